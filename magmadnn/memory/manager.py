@@ -325,7 +325,7 @@ class MemoryManager:
         return self._frame
 
     def set_aside(self) -> None:
-        """Give the bytes back, as the values lie somewhere else; reading and writing is refused from now on."""
+        """Give the bytes back, as the values lie somewhere else; reads and writes are refused now."""
         self._sides, self._frame = ElsewhereSides(self.kind, self.device), None
 
     def bring_back(self) -> None:

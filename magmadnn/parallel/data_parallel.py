@@ -37,9 +37,9 @@ class DataParallel(TrainingWay):
         shard: "optimiser": each rank keeps moments and sums of gradients of its parameters only, whole ones,
             shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same.
             "parameters": each rank keeps an equal piece of parameters, gradients and moments; parameters of
-            a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). The bits
-            do not depend on the number of ranks. Optimisers have to look at elements alone: no norms. On
-            the CPU only.
+            a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). The
+            bits do not depend on the number of ranks. Optimisers have to look at elements alone: no
+            norms. On the CPU only.
         sync: whether layers that look at batches (BatchNorm) see the whole batch, with sums over ranks in
             the middle of the step. There are no shards then: numbers are those of `fit` without `parallel=`,
             but for the order of sums, which depends on the number of ranks.

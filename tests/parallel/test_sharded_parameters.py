@@ -121,6 +121,9 @@ def test_nan_is_told_on_all_ranks_and_parameters_are_whole_again(where: str) -> 
         linear = md.Model(layers, loss="cross_entropy", optimizer="sgd")
         grown = md.optim.SGD(1e38, weight_decay=100.0)  # kernels grow beyond float32, biases do not
         model = linear if where == "forward" else network(grown)
+        if where == "forward":
+            kernel = model.parameters()[0].node.value
+            kernel.write(np.full(kernel.shape, 2, np.float32))  # twice 3e38 is infinity
         before = parameters_sha256(model.values().items())
         way = md.parallel.DataParallel(comm, shard="parameters")
         with pytest.raises(NumericError) as found:

@@ -462,8 +462,8 @@ class LayersStep(ParallelStep):
         own = sum(group.own_bytes for group in self.groups)
         lines = [
             (
-                f"# rank {self._comm.rank} of {self._comm.size} keeps {in_units(own)} of {in_units(whole)} of "
-                f"parameters; {len(self.groups)} groups of layers are gathered forward and back"
+                f"# rank {self._comm.rank} of {self._comm.size} keeps {in_units(own)} of "
+                f"{in_units(whole)} of parameters; {len(self.groups)} groups of layers are gathered forward and back"
             ),
         ]
         for group, names, forward, backward in zip(
