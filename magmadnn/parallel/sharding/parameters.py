@@ -463,7 +463,8 @@ class LayersStep(ParallelStep):
         lines = [
             (
                 f"# rank {self._comm.rank} of {self._comm.size} keeps {in_units(own)} of "
-                f"{in_units(whole)} of parameters; {len(self.groups)} groups of layers are gathered forward and back"
+                f"{in_units(whole)} of parameters; {len(self.groups)} groups of layers are "
+                "gathered forward and back"
             ),
         ]
         for group, names, forward, backward in zip(
