@@ -8,7 +8,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +167,10 @@ class Worker:
 
     def _call(self, order: dict[str, Any], module: Any, comm: Any, folder: Path, log: Any) -> None:
         context = self._context(order, module, comm, folder)
-        with pinned(context.cores, module.threads):
+        with pinned(context.cores, module.threads), _seeing(context.gpus):
             self._call_pinned(module, context, log)
 
     def _call_pinned(self, module: Any, context: Context, log: Any) -> None:
-        if module.gpus:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)
         if module.command is not None:
             self._command(module, context, log)
         elif module.library is not None:
@@ -305,3 +304,18 @@ def _printing_to(path: Path) -> Iterator[Any]:
         os.dup2(before[1], 2)
         for descriptor in (*before, log):
             os.close(descriptor)
+
+
+@contextmanager
+def _seeing(gpus: Sequence[str]) -> Iterator[None]:
+    """Show a run its GPUs only, and the rank's next run those of the job again; without any, hide nothing."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        else:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)

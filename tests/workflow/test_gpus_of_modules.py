@@ -1,0 +1,61 @@
+"""Each copy of a module sees just the GPUs that it asked for; nothing is left to its rank's next run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py")
+pytestmark = pytest.mark.timeout(120)
+ROOT = Path(__file__).resolve().parents[2]
+FLOW = """
+[[modules]]
+name = "pair"
+function = "mods:shown"
+gpus = 1
+copies = 2
+[[modules]]
+name = "all"
+command = ["sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; sleep 0.3"]
+gpus = 2
+after = ["pair"]
+[[modules]]
+name = "none"
+function = "mods:shown"
+after = ["all"]
+copies = 2
+"""
+MODULES = """
+import os, time
+def shown(ctx):
+    print("sees", os.environ["CUDA_VISIBLE_DEVICES"])
+    time.sleep(0.3)
+"""
+
+
+def test_modules_see_their_gpus_only(tmp_path: Path) -> None:
+    (tmp_path / "flow.toml").write_text(FLOW)
+    (tmp_path / "mods.py").write_text(MODULES)
+    done = subprocess.run(
+        [sys.executable, "-m", "magmadnn", "workflow", "run", "flow.toml", "--out", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "3,5,6"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = {
+        run: (tmp_path / "out" / "modules" / run / "rank-0.log").read_text().split()[1:]
+        for run in ("pair.0", "pair.1", "all.0", "none.0", "none.1")
+    }
+    pair = [said["pair.0"], said["pair.1"]]
+    assert all(len(own) == 1 and own[0] in "356" for own in pair) and pair[0] != pair[1]
+    two = said["all.0"][0].split(",")
+    assert len(two) == 2 and set(two) < {"3", "5", "6"}
+    # Ranks have run others with GPUs before; nothing is left of that.
+    assert said["none.0"] == said["none.1"] == ["3,5,6"]
