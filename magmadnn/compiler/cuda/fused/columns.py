@@ -4,8 +4,8 @@ A block has 32 columns, or where there are many, 32 groups of neighbouring ones.
 lie `lanes` apart, in order, and the lanes' results are then combined two by two. So the order of a sum
 depends on the number of rows only.
 
-Code that runs once takes longer to come from memory than to run. So what is done once is short: loops over
-lanes are not unrolled, and there are few quotients. `deviations.py` has sums of squared deviations.
+Code that runs once has to be fetched all the same. So what is done once is short: loops over lanes are not
+unrolled, and there are few quotients. `deviations.py` has sums of squared deviations.
 """
 
 from __future__ import annotations
