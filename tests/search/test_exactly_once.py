@@ -52,12 +52,14 @@ class Workers:
         handed: trainings whose outcomes the search has got, counted.
         breaks: the share of waits at which the search is ended.
         count: how many workers there are now.
+        together: how many trainings one call takes; None: the search decides.
     """
 
     drawn: random.Random
     handed: Counter[tuple[int, int]]
     breaks: float = 0.0
     count: int = 1
+    together: int | None = None
     running: list[tuple[Job, ...]] = field(default_factory=list)
 
     def known(self, task: Task) -> None:
