@@ -14,33 +14,15 @@ import pytest
 import magmadnn as md
 from magmadnn import layers, optim
 from magmadnn.errors import ArgumentError
-from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many import fits, room, scheduler
 from magmadnn.training.many.told import Told
+from tests.training.many_networks import digests, network
 
 DRAW = np.random.default_rng(6)
 X = DRAW.normal(size=(45, 6)).astype(np.float32)
 Y = DRAW.integers(0, 3, 45)
 GIVEN: dict[str, Any] = {"batch_size": 8, "epochs": 6, "verbose": False}
-
-
-def network(seed: int) -> md.Model:
-    return md.Model(
-        [
-            layers.Input((6,)),
-            layers.Dense(9, activation="relu"),
-            layers.Dropout(0.3),
-            layers.Dense(3),
-        ],
-        loss="cross_entropy",
-        optimizer=optim.Adam(0.01 * (seed + 1)),
-        seed=seed,
-    )
-
-
-def digests(models: list[md.Model]) -> list[str]:
-    return [parameters_sha256(m.values().items()) for m in models]
 
 
 def uninterrupted(count: int = 4) -> tuple[list[str], list[md.History]]:

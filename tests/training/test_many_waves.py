@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn import layers, optim
+from magmadnn import layers
 from magmadnn.errors import ArgumentError, OutOfMemoryError
-from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many import fits, members, room
 from magmadnn.training.many.course import FitCourse
 from magmadnn.training.many.told import Told
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
+from tests.training.many_networks import digests, network
 
 DRAW = np.random.default_rng(16)
 X = DRAW.normal(size=(45, 6)).astype(np.float32)
@@ -61,25 +61,6 @@ given = limit if sys.argv[1] == "waves" else None
 md.fit_many(models, x, y, batch_size=2048, verbose=False, memory_limit=given)
 print(highest() - before, limit)
 """
-
-
-def network(seed: int, **given: Any) -> md.Model:
-    return md.Model(
-        [
-            layers.Input((6,)),
-            layers.Dense(9, activation="relu"),
-            layers.Dropout(0.3),
-            layers.Dense(3),
-        ],
-        loss="cross_entropy",
-        optimizer=optim.Adam(0.01 * (seed + 1)),
-        seed=seed,
-        **given,
-    )
-
-
-def digests(models: list[md.Model]) -> list[str]:
-    return [parameters_sha256(m.values().items()) for m in models]
 
 
 def made(**given: Any) -> list[md.Model]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.errors import CheckpointError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import VARIABLE, placeholder, resolve_phase, topological
 from magmadnn.graph.op import Array
@@ -23,8 +22,8 @@ from magmadnn.optim import Transform
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.building.loss_scaling import LossScale
 from magmadnn.optim.building.update import Update
+from magmadnn.parallel.parted_moments import PartedMomentsStep
 from magmadnn.parallel.ranks_step import RanksStep
-from magmadnn.parallel.step import ParallelStep
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation, Tensor, Variable
 
@@ -53,6 +52,11 @@ class Held:
         self.own = Variable(str(whole.name), Tensor.wrap(np.zeros(size, whole.dtype))).node
         self.gradient = placeholder(f"own_gradient_of_{whole.name}", Spec((size,), mean))
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole parameter."""
+        return self.layout.shape
+
     def cut(self, whole: Array) -> Array:
         """This rank's elements of a whole array."""
         from magmadnn.dmath.arrays.making import packed
@@ -68,7 +72,7 @@ class Held:
         return whole
 
 
-class LaidOutStep(ParallelStep):
+class LaidOutStep(PartedMomentsStep):
     """One step of one rank; see `ParallelStep`.
 
     Args:
@@ -80,8 +84,6 @@ class LaidOutStep(ParallelStep):
         held: of those of which this rank updates its elements.
     """
 
-    is_scattered = True
-
     def __init__(self, way: Any, *arguments: Any, **named: Any) -> None:
         self._layers = way
         self._is_newer = True  # whole values are newer than parts
@@ -92,7 +94,6 @@ class LaidOutStep(ParallelStep):
             for name, slot in self._slots.items()
             if name.rsplit("/", 1)[0] == self._keys[one.whole] and slot.shape == one.own.shape
         }
-        self._collected: dict[str, Array] = {}
         self._collect_moments()
 
     # --- the graph --------------------------------------------------------------------------------
@@ -230,11 +231,8 @@ class LaidOutStep(ParallelStep):
 
     # --- the state --------------------------------------------------------------------------------
 
-    def _collect_moments(self) -> None:
-        self._collected = {
-            name: one.together(self._everyones(one, self._slots[name].value.read()))
-            for name, one in self._moments.items()
-        }
+    def _whole_moment(self, name: str, part: Held) -> Array:
+        return part.together(self._everyones(part, self._slots[name].value.read()))
 
     def collect(self) -> None:
         """Give all ranks whole moments; all of them call it."""
@@ -244,33 +242,10 @@ class LaidOutStep(ParallelStep):
         """Go on from the model's parameters, which callbacks may have set."""
         self._is_newer = True
 
-    def state(self) -> dict[str, Tensor]:
-        """All that all ranks keep, as it was when it was collected."""
-        found = super().state()
-        return found | {name: Tensor.wrap(a.copy()) for name, a in self._collected.items()}
-
-    def _of_this_rank(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(state)
-        for name, one in self._moments.items():
-            if name not in state:
-                continue
-            array = np.asarray(state[name])
-            if array.shape != one.layout.shape:
-                raise CheckpointError(
-                    f"state: {name} must be of shape {one.layout.shape}, got {array.shape}"
-                )
-            found[name] = one.cut(array)
-        return found
-
-    def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Look whether `load_state` takes this; gives the arrays."""
-        return super().check_state(self._of_this_rank(state))
-
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave, on any number of ranks."""
         super().load_state(state)
         self._is_newer = True
-        self._collected = {name: np.array(state[name]) for name in self._moments}
 
     @property
     def own_bytes(self) -> int:

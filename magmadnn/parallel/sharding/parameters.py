@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.errors import ArgumentError, CheckpointError, NumericError
 from magmadnn.graph import Node
 from magmadnn.graph.node import VARIABLE, rebuild, resolve_phase, topological
@@ -29,10 +30,10 @@ from magmadnn.optim.building.update import Update, keys_of
 from magmadnn.optim.memory_check import BATCH, refuse_too_large
 from magmadnn.parallel.buckets import size_of
 from magmadnn.parallel.in_graph.beside import beside
+from magmadnn.parallel.parted_moments import PartedMomentsStep
 from magmadnn.parallel.pipelined.programs import Stage, as_node
 from magmadnn.parallel.pipelined.step import only_those, sizes_of
-from magmadnn.parallel.ranks_step import RanksStep
-from magmadnn.parallel.step import ParallelStep, advance
+from magmadnn.parallel.step import advance
 from magmadnn.parallel.tree import cuts
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
@@ -47,15 +48,13 @@ from .shards import Shard, passed, passed_back
 _HEAD = 4  # failures, weight, rows, weight * loss: what the small vector begins with
 
 
-class LayersStep(ParallelStep):
+class LayersStep(PartedMomentsStep):
     """One step, in which each rank keeps pieces of parameters; see `ParallelStep`.
 
     Attributes:
         groups: of layers whose parameters are gathered together.
         most_gathered: bytes of whole parameters that this rank had at a time in the last step, at most.
     """
-
-    is_scattered = True
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._is_newer, self.most_gathered = True, 0  # whole values are newer than pieces
@@ -66,7 +65,6 @@ class LayersStep(ParallelStep):
             for piece in group.pieces
             for name in self._names
         }
-        self._collected: dict[str, Array] = {}
         self._collect_moments()
 
     # --- the graph --------------------------------------------------------------------------------
@@ -107,6 +105,9 @@ class LayersStep(ParallelStep):
         self.groups = [
             Group(k, stage.parameters, self._comm) for k, stage in enumerate(self.cut.stages)
         ]
+        count = len(self.groups)
+        # In the order in which they are gathered: forward, and back from the one before the last.
+        self._visits = [*range(count), *reversed(range(count - 1))]
         self._check(nodes)
         self._keys = dict(zip(nodes, keys_of(nodes), strict=True))
         pieces = [p for group in self.groups for p in group.pieces if p.own is not None]
@@ -211,26 +212,20 @@ class LayersStep(ParallelStep):
         self.collect()
         return error
 
-    def _visits(self) -> list[int]:
-        """Groups in the order in which they are gathered: forward, and back from the one before the last."""
-        return [*range(len(self.groups)), *reversed(range(len(self.groups) - 1))]
-
     def _begin(self, visit: int) -> None:
         """Begin to gather for a visit, if there is one."""
-        visits = self._visits()
-        if visit < len(visits):
-            group = self.groups[visits[visit]]
+        if visit < len(self._visits):
+            group = self.groups[self._visits[visit]]
             sources = group.sources()
-            beside(self._comm).begin(2 * visit, group.nbytes, lambda: group.gathered(sources))  # type: ignore[arg-type, return-value]
+            beside(self._comm).begin(2 * visit, group.nbytes, lambda: group.gathered(sources))
 
     def _gathered(self, visit: int, ahead: bool = True) -> dict[Node, Array]:
         """The parameters of a visit; the next one's are on their way then."""
         found: Any = beside(self._comm).result(2 * visit)
-        visits = self._visits()
-        held = self.groups[visits[visit]].nbytes
-        if ahead and visit + 1 < len(visits):
+        held = self.groups[self._visits[visit]].nbytes
+        if ahead and visit + 1 < len(self._visits):
             self._begin(visit + 1)
-            held += self.groups[visits[visit + 1]].nbytes
+            held += self.groups[self._visits[visit + 1]].nbytes
         self.most_gathered = max(self.most_gathered, held)
         return dict(found)
 
@@ -358,14 +353,9 @@ class LayersStep(ParallelStep):
     def begin_epoch(self) -> None:
         """Go on from the model's parameters, which callbacks may have set."""
 
-    def _collect_moments(self) -> None:
-        self._collected = {
-            name: piece.together(self._comm, self._own_moment(name, piece))
-            for name, piece in self._moments.items()
-        }
-
-    def _own_moment(self, name: str, piece: Piece) -> Array | None:
-        return None if piece.own is None else self._slots[name].value.read()
+    def _whole_moment(self, name: str, part: Piece) -> Array:
+        own = None if part.own is None else self._slots[name].value.read()
+        return part.together(self._comm, own)
 
     def state(self) -> dict[str, Tensor]:
         """All that all ranks keep.
@@ -377,29 +367,14 @@ class LayersStep(ParallelStep):
             raise ArgumentError(
                 "DataParallel: moments lie in pieces on all ranks: collect() on all of them gives all"
             )
-        found = RanksStep.state(self)
-        return found | {name: Tensor.wrap(a.copy()) for name, a in self._collected.items()}
+        return super().state()
 
     def _of_this_rank(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(state)
-        for name, piece in self._moments.items():
-            if name not in state:
-                raise CheckpointError(
-                    f"state: {name} is missing; is it of another optimiser or model?"
-                )
-            array = np.asarray(state[name])
-            if array.shape != piece.whole.shape:
-                raise CheckpointError(
-                    f"state: {name} must be of shape {piece.whole.shape}, got {array.shape}"
-                )
-            found[name] = piece.cut(array, self._comm.rank)
-            if piece.own is None:
-                del found[name]
-        return found
-
-    def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Look whether `load_state` takes this; gives the arrays."""
-        return super().check_state(self._of_this_rank(state))
+        if missing := [name for name in self._moments if name not in state]:
+            raise CheckpointError(
+                f"state: {missing[0]} is missing; is it of another optimiser or model?"
+            )
+        return super()._of_this_rank(state)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave, on any number of ranks; parameters are the model's own."""
@@ -408,7 +383,6 @@ class LayersStep(ParallelStep):
                 "DataParallel: parameters lie in pieces on all ranks: collect() on all of them first"
             )
         super().load_state(state)
-        self._collected = {name: np.array(state[name]) for name in self._moments}
 
     # --- what a step of one batch has beside that -------------------------------------------------
 
@@ -452,8 +426,6 @@ class LayersStep(ParallelStep):
 
     @staticmethod
     def _kept_bytes(stage: Stage, sizes: Mapping[str, int]) -> int:
-        from magmadnn.compiler.plan.memory import nbytes_of
-
         return sum(nbytes_of(node, sizes) for node in stage.forward)
 
     def text(self, sizes: Mapping[str, int]) -> str:

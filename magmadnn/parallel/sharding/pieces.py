@@ -43,9 +43,15 @@ class Piece:
     own: Node | None
     gradient: Node | None
 
-    def cut(self, values: Array, rank: int) -> Array:
-        """This rank's elements of a whole array."""
-        return np.ravel(values)[self.first : self.first + self.counts[rank]].copy()
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Of the whole parameter."""
+        return self.whole.shape
+
+    def cut(self, whole: Array) -> Array:
+        """This rank's elements of a whole array, as a vector."""
+        count = 0 if self.own is None else int(self.own.shape[0])
+        return np.ravel(whole)[self.first : self.first + count].copy()
 
     def together(self, comm: Communicator, own: Array | None) -> Array:
         """The whole array from all ranks' elements; all of them call it."""
@@ -96,12 +102,12 @@ class Group:
 
     @property
     def nbytes(self) -> int:
-        """Of all its parameters."""
+        """Bytes of all its parameters, whole."""
         return sum(bounds[-1] * dtype.itemsize for dtype, bounds in self.bounds.items())
 
     @property
     def own_bytes(self) -> int:
-        """Of this rank's pieces."""
+        """Bytes of this rank's pieces of its parameters."""
         return sum(
             int(np.prod(p.own.shape)) * p.own.dtype.itemsize
             for p in self.pieces
@@ -113,7 +119,7 @@ class Group:
         for piece in self.pieces:
             held = tensor_of(piece.whole)
             if piece.own is not None:
-                piece.own.value.write(piece.cut(held.read(), self._comm.rank))
+                piece.own.value.write(piece.cut(held.read()))
             if self._comm.size > 1:
                 held.set_aside()
 
@@ -126,7 +132,7 @@ class Group:
             held.write(found[self.fed[piece.whole]])
 
     def sources(self) -> list[Array]:
-        """This rank's piece of each vector."""
+        """This rank's piece of the vector of each dtype, in the order of `bounds`."""
         found = []
         for dtype in self.bounds:
             own = [

@@ -34,7 +34,7 @@ class Shard:
 
 
 def passed(stage: Stage, shard: Shard, found: Sequence[Array]) -> None:
-    """A shard has passed a group forward."""
+    """Keep what a group has computed for a shard: values that cross, reports, what the way back needs."""
     count, reports = len(stage.departures), len(stage.reported)
     for crossing, value in zip(stage.departures, found[:count], strict=True):
         shard.fed[crossing.arrived] = value

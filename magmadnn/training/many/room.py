@@ -189,7 +189,7 @@ def _planned(what: str, needs: Mapping[int, Need], device: int | None, free: int
 
 
 def _free(device: int | None) -> int:
-    """Bytes that are free."""
+    """Bytes that are free in this machine's memory, or on a GPU with what its pool holds unused."""
     if device is None:
         return available_bytes()
     from magmadnn.backends.cuda import device_memory
@@ -256,7 +256,6 @@ def _evaluated(fit: Fit) -> int:
     objective, executable = evaluation_of(fit.model, source)
     data = data_for(fit.model, objective, source.arrays)
     rows = min(fit.validation.batch_size, source.rows or 1)
-
     sizes = executable.sizes({node: array[:rows] for node, array in as_feeds(data).items()})
     memory = executable.memory(sizes)
     return 0 if memory is None else memory.activations + memory.batch
