@@ -25,7 +25,9 @@ _DTYPES = """
 """.split()
 globals().update({name: np.dtype(name) for name in _DTYPES})
 bool = np.dtype(np.bool_)
-_LINALG = "cholesky matmul matrix_transpose solve vecdot".split()
+_LINALG = """
+    cholesky diagonal inv matmul matrix_power matrix_transpose outer solve tensordot trace vecdot
+""".split()
 
 
 def __getattr__(name: str) -> Any:
@@ -67,6 +69,21 @@ def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
 
 
 empty = zeros
+from_dlpack = SESSION.from_dlpack
+
+
+def linspace(
+    start: Any,
+    stop: Any,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: Any = True,
+) -> Any:
+    """Numbers from start to stop."""
+    return SESSION.linspace(start, stop, num, dtype=dtype, endpoint=endpoint)
 
 
 def eye(n: int, m: Any = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Any:
@@ -103,8 +120,3 @@ def __array_namespace_info__() -> Any:
 linalg = SimpleNamespace(**{name: getattr(md.dmath, name) for name in _LINALG})
 linalg.vector_norm = linalg.matrix_norm = md.dmath.norm
 fft = md.dmath.fft
-
-
-def reshape(x: Any, /, shape: Any, *, copy: Any = None) -> Any:
-    """By the client, for the tests' own arrays only: `md.dmath` has no `reshape`."""
-    return SESSION.array(np.asarray(x).reshape(shape))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.client.combining import roll
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import reducing
 from magmadnn.dmath.layouts.recipes import LayoutLike
@@ -82,15 +83,30 @@ def _axes(what: str, axes: Any, ndim: int) -> list[int]:
     return order
 
 
+def _fitted(what: str, x: Matrix, axes: Sequence[int], sizes: Sequence[int]) -> Matrix:
+    """The array cut at the end of axes, or with zeros put there."""
+    session = session_of(what, x)
+    for axis, size in zip(axes, sizes, strict=True):
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ShapeError(f"{what}: sizes are whole numbers from 1, got {quoted(size)}")
+        (along,) = reducing.axes_of(what, axis, x.ndim)
+        ahead, had = (slice(None),) * along, x.shape[along]
+        if size < had:
+            x = x[(*ahead, slice(0, int(size)))]
+        elif size > had:
+            wide = session.full((*x.shape[:along], int(size), *x.shape[along + 1 :]), 0, x.dtype)
+            wide[(*ahead, slice(0, had))] = x
+            x = wide
+    return x
+
+
 def _of_one(name: str) -> Callable[..., Matrix]:
     def function(
         x: Matrix, /, *, n: int | None = None, axis: int = -1, norm: str = "backward",
         layout: LayoutLike = None, decomposition: str | None = None,
     ) -> Matrix:  # fmt: skip
         if n is not None and name != "irfft":
-            raise ArgumentError(
-                f"fft.{name}: n is taken by irfft only: slice or pad the array before"
-            )
+            x, n = _fitted(f"fft.{name}", x, [axis], [n]), None
         return _transformed(name, x, axis, norm, layout, decomposition, n)
 
     function.__doc__ = f"NumPy's `fft.{name}` along an axis. `layout`: of the result, or None."
@@ -101,10 +117,20 @@ def _of_several(name: str) -> Callable[..., Matrix]:
     default = (-2, -1) if name.endswith("2") else None
 
     def function(
-        x: Matrix, /, *, axes: Sequence[int] | None = default, norm: str = "backward",
+        x: Matrix, /, *, s: Sequence[int] | None = None,
+        axes: Sequence[int] | None = default, norm: str = "backward",
         layout: LayoutLike = None, decomposition: str | None = None,
     ) -> Matrix:  # fmt: skip
-        return _transformed(name, x, axes, norm, layout, decomposition)
+        if s is None:
+            return _transformed(name, x, axes, norm, layout, decomposition)
+        what, sizes = f"fft.{name}", list(s)
+        over = list(range(x.ndim - len(sizes), x.ndim)) if axes is None else list(axes)
+        if len(over) != len(sizes):
+            raise ShapeError(f"{what}: s has {len(sizes)} sizes for {len(over)} axes")
+        back = name.startswith("irfft")  # the last axis is of the result there
+        kept = len(sizes) - back
+        x = _fitted(what, x, over[:kept], sizes[:kept])
+        return _transformed(name, x, over, norm, layout, decomposition, sizes[-1] if back else None)
 
     function.__doc__ = (
         f"NumPy's `fft.{name}` over axes. `layout`: of the result, None leaves it where it is made; "
@@ -122,13 +148,53 @@ fft, ifft, rfft, irfft = map(_of_one, ("fft", "ifft", "rfft", "irfft"))
 fft2, ifft2, rfft2, irfft2 = map(_of_several, ("fft2", "ifft2", "rfft2", "irfft2"))
 fftn, ifftn, rfftn, irfftn = map(_of_several, ("fftn", "ifftn", "rfftn", "irfftn"))
 
+_OTHER_WAY = {"backward": "forward", "forward": "backward"}
+
+
+def hfft(
+    x: Matrix, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
+) -> Matrix:  # fmt: skip
+    """NumPy's `fft.hfft`: real numbers from half of their Hermitian transform, along an axis."""
+    halves = session_of("fft.hfft", x).apply("conj", x)
+    return irfft(halves, n=n, axis=axis, norm=_OTHER_WAY.get(norm, norm))
+
+
+def ihfft(
+    x: Matrix, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
+) -> Matrix:  # fmt: skip
+    """NumPy's `fft.ihfft`, which `hfft` inverts."""
+    made = rfft(x, n=n, axis=axis, norm=_OTHER_WAY.get(norm, norm))
+    return session_of("fft.ihfft", x).apply("conj", made)
+
+
+def _shifted(name: str, x: Matrix, axes: Any, sign: int) -> Matrix:
+    session_of(name, x)
+    order = reducing.axes_of(name, axes, x.ndim)
+    by = [x.shape[a] // 2 if sign > 0 else -(x.shape[a] // 2) for a in order]
+    return roll(x, by, axis=order)
+
+
+def fftshift(x: Matrix, /, *, axes: Any = None) -> Matrix:
+    """The zero frequency moved to the middle of axes; all for None."""
+    return _shifted("fft.fftshift", x, axes, 1)
+
+
+def ifftshift(x: Matrix, /, *, axes: Any = None) -> Matrix:
+    """What `fftshift` did undone."""
+    return _shifted("fft.ifftshift", x, axes, -1)
+
+
 __all__ = [
     "fft",
     "fft2",
     "fftn",
+    "fftshift",
+    "hfft",
     "ifft",
     "ifft2",
     "ifftn",
+    "ifftshift",
+    "ihfft",
     "irfft",
     "irfft2",
     "irfftn",

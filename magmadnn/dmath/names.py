@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.client import combining
+from magmadnn.dmath.client import arranging, combining
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
@@ -304,5 +304,5 @@ FUNCTIONS.update(
     }
 )
 
-FUNCTIONS |= combining.FUNCTIONS
+FUNCTIONS |= combining.FUNCTIONS | arranging.FUNCTIONS
 Session.functions = FUNCTIONS

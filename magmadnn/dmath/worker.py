@@ -15,7 +15,15 @@ from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.devices import on_devices
-from magmadnn.dmath.functions import elementwise, factors, images, reducing, transforms, views
+from magmadnn.dmath.functions import (
+    elementwise,
+    factors,
+    images,
+    moving,
+    reducing,
+    transforms,
+    views,
+)
 from magmadnn.dmath.layouts.layout import Layout, even_cuts
 from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, of_kind
 from magmadnn.dmath.products.multiplying import matmul, worth_measuring
@@ -318,6 +326,9 @@ _OPS: dict[str, Callable[..., Any]] = {
     "copy": _copy_of,
     "fft": _fft,
     "windows": _windows,
+    "reshape": lambda worker, x, shape: moving.reshaped(x, shape),
+    "take": lambda worker, x, indices, axis: moving.taken(x, indices, axis),
+    "searchsorted": lambda worker, x, values, side: moving.places_in(x, values, side),
     "view": lambda worker, x, key: views.view(x, key),
     "transpose": lambda worker, x, axes: x.transposed(axes),
     "tri": lambda worker, x, lower, k: factors.tri(x, lower, k),

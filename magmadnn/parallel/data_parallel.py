@@ -127,7 +127,7 @@ class DataParallel(TrainingWay):
             FileError: if the file cannot be written.
         """
         from .in_graph.beside import beside
-        from .in_graph.trace import write_trace
+        from .in_graph.trace_files import write_trace
 
         comm = self.workers()
         write_trace(path, comm.rank, beside(comm).spans)

@@ -53,6 +53,7 @@ A, B = DRAW.uniform(0.1, 0.9, (5, 4)), DRAW.uniform(0.1, 0.9, (5, 4))
 S = A.T @ A + np.eye(4)
 N, T = DRAW.integers(0, 7, (5, 4)), DRAW.integers(0, 2, (5, 4)).astype(bool)
 V = DRAW.uniform(-1, 1, 6)
+P, Q = DRAW.uniform(-1, 1, (2, 5, 3)), DRAW.uniform(-1, 1, (3, 2, 7))
 d, f = md.dmath, md.dmath.fft
 Case = tuple[Callable[..., Any], Any]
 # By name: ours, of the arrays that workers have, and what NumPy gives.
@@ -117,6 +118,36 @@ CASES: dict[str, Case] = {
     "linalg.solve": (lambda w: d.solve(w(S), w(A.T)), np.linalg.solve(S, A.T)),
     "linalg.vecdot": (lambda w: d.vecdot(w(A), w(B)), (A * B).sum(axis=1)),
     "linalg.vector_norm": (lambda w: d.norm(w(A), axis=1), np.linalg.norm(A, axis=1)),
+    "empty": (lambda w: w.home.empty((2, 3)) * 0, np.zeros((2, 3))),
+    "from_dlpack": (lambda w: w.home.from_dlpack(A), A),
+    "linspace": (lambda w: w.home.linspace(2, 5, 7), np.linspace(2, 5, 7)),
+    "reshape": (lambda w: d.reshape(w(A), (2, -1)), A.reshape(2, 10)),
+    "repeat": (lambda w: d.repeat(w(A), 3, axis=0), np.repeat(A, 3, axis=0)),
+    "take": (lambda w: d.take(w(A), w(np.array([3, 0, -1])), axis=1), A[:, [3, 0, -1]]),
+    "searchsorted": (
+        lambda w: d.searchsorted(w(np.sort(V)), w(A), side="right"),
+        np.searchsorted(np.sort(V), A, side="right"),
+    ),
+    **{
+        n: (lambda w: d.tensordot(w(P), w(Q), axes=((2, 0), (0, 1))), np.tensordot(P, Q, ((2, 0), (0, 1))))
+        for n in ("tensordot", "linalg.tensordot")
+    },
+    "linalg.outer": (lambda w: d.outer(w(V), w(A[:, 0])), np.outer(V, A[:, 0])),
+    "linalg.diagonal": (lambda w: d.diagonal(w(P), offset=-1), P.diagonal(-1, 1, 2)),
+    "linalg.trace": (lambda w: d.trace(w(A), offset=1), np.trace(A, 1)),
+    "linalg.inv": (lambda w: d.inv(w(S)), np.linalg.inv(S)),
+    "linalg.matrix_power": (lambda w: d.matrix_power(w(S), -3), np.linalg.matrix_power(S, -3)),
+    **{
+        f"fft.{n}": (lambda w, n=n: getattr(f, n)(w(A), axes=0), getattr(np.fft, n)(A, axes=0))
+        for n in ("fftshift", "ifftshift")
+    },
+    **{
+        f"fft.{n}": (
+            lambda w, n=n: getattr(f, n)(w(V), norm="forward"),
+            getattr(np.fft, n)(V, norm="forward"),
+        )
+        for n in ("hfft", "ihfft")
+    },
     **{
         f"fft.{n}": (lambda w, n=n: getattr(f, n)(w(V)), getattr(np.fft, n)(V))
         for n in "fft ifft rfft irfft fftn ifftn rfftn irfftn".split()
@@ -161,6 +192,73 @@ def test_names_do_what_numpys_do(two: Any) -> None:
             np.testing.assert_allclose(made, expected, rtol=1e-12, atol=1e-13, err_msg=name)
             if isinstance(expected, np.ndarray):
                 assert made.dtype == expected.dtype, name
+
+
+def test_shapes_of_many_kinds_in_elements_of_integers(two: Any) -> None:
+    x = np.arange(210).reshape(5, 6, 7)
+    for home in (two, md.dmath.local):
+        w = Workers(home)
+        for shape in ((210,), (7, 30), (1, 210), (2, 3, 5, 7), (-1, 11 - 1)):
+            np.testing.assert_array_equal(np.asarray(d.reshape(w(x).T, shape)), x.T.reshape(shape))
+        assert np.asarray(d.reshape(w(x[:1, :1, :1]), ())) == 0
+        assert d.reshape(w(x)[0, 0, 3], (1, 1)).item() == 3
+        assert np.asarray(d.reshape(w(x)[:0], (3, 0))).shape == (3, 0)
+        for offset in (-6, -2, 0, 3, 9):
+            expected = x.diagonal(offset, 1, 2)
+            np.testing.assert_array_equal(np.asarray(d.diagonal(w(x), offset=offset)), expected)
+        np.testing.assert_array_equal(
+            np.asarray(d.tensordot(w(x), w(x[0, 0]), axes=1)), x @ x[0, 0]
+        )
+        np.testing.assert_array_equal(np.asarray(d.repeat(w(x), 2)), np.repeat(x, 2))
+        np.testing.assert_array_equal(np.asarray(d.matrix_power(w(x[:, :5, 0]), 5)),
+                                      np.linalg.matrix_power(x[:, :5, 0], 5))  # fmt: skip
+
+
+def test_sizes_of_transforms(two: Any) -> None:
+    for home in (two, md.dmath.local):
+        w = Workers(home)
+        for n in (3, 9):
+            for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+                made, expected = getattr(f, name)(w(A), n=n, axis=0), getattr(np.fft, name)(A, n, 0)
+                np.testing.assert_allclose(np.asarray(made), expected, atol=1e-13, err_msg=name)
+        for name in ("fftn", "ifftn", "rfftn", "irfftn"):
+            made = getattr(f, name)(w(A), s=(7, 3))
+            expected = getattr(np.fft, name)(A, s=(7, 3), axes=(0, 1))
+            np.testing.assert_allclose(np.asarray(made), expected, atol=1e-13, err_msg=name)
+
+
+def test_explain_foretells_where_moved_elements_lie(two: Any) -> None:
+    x = two.array(np.arange(2e5).reshape(500, 400), layout=md.dmath.Columns())
+    places, values = two.array(np.array([3, 0, 1])), x[0]
+    for make in (
+        lambda: d.reshape(x, (200, 1000)),
+        lambda: d.take(x, places, axis=1),
+        lambda: d.searchsorted(values, x),
+    ):
+        text, made = two.explain(make), make()
+        assert text.endswith(f"result: {made.layout}")
+        before = two.counters()["sent_bytes"]
+        make().wait()
+        sent = two.counters()["sent_bytes"] - before
+        assert f"sends {sent / 1e6:.2f} MB" in text and sent >= 1600
+
+
+def test_refusals_of_shapes_and_indices(two: Any) -> None:
+    x = two.array(A)
+    with pytest.raises(md.errors.ShapeError, match="20 elements, which do not fit"):
+        d.reshape(x, (3, -1))
+    with pytest.raises(md.errors.ArgumentError, match="leave copy out"):
+        d.reshape(x, (20,), copy=False)
+    with pytest.raises(md.errors.IndexOutOfRangeError, match="index 4 is beyond axis 1 of size 4"):
+        np.asarray(d.take(x, [0, 4], axis=1))
+    with pytest.raises(md.errors.DTypeError, match="indices are integers"):
+        d.take(x, [0.5], axis=1)
+    with pytest.raises(md.errors.ShapeError, match="do not pair"):
+        d.tensordot(x, x, axes=1)
+    with pytest.raises(md.errors.ShapeError, match="square"):
+        d.inv(x)
+    with pytest.raises(md.errors.ShapeError, match="sizes are whole numbers from 1"):
+        f.fft(x, n=0)
 
 
 def test_the_reference_page_says_which_names_are_not_there() -> None:

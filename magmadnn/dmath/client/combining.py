@@ -12,7 +12,12 @@ from magmadnn.dmath.functions import reducing
 from magmadnn.errors import DTypeError, ShapeError, quoted
 
 
-def _home(name: str, x: Any) -> Any:
+def home(name: str, x: Any) -> Any:
+    """The session of an array.
+
+    Raises:
+        DTypeError: for what is no array on workers.
+    """
     if not isinstance(x, Matrix):
         raise DTypeError(
             f"{name}: expected an array on workers, such as w.array(...) makes, got {quoted(x)}"
@@ -22,7 +27,7 @@ def _home(name: str, x: Any) -> Any:
 
 def full_like(x: Matrix, /, fill_value: float, *, dtype: Any = None) -> Matrix:
     """An array of one value, of the shape of another."""
-    made: Matrix = _home("full_like", x).full(x.shape, fill_value, dtype or x.dtype)
+    made: Matrix = home("full_like", x).full(x.shape, fill_value, dtype or x.dtype)
     return made
 
 
@@ -54,7 +59,7 @@ def broadcast_to(x: Matrix, /, shape: Sequence[int]) -> Matrix:
         fits = False
     if not fits:
         raise ShapeError(f"broadcast_to: shape {x.shape} does not broadcast to {wanted}")
-    made: Matrix = _home("broadcast_to", x).full(wanted, 0, x.dtype)
+    made: Matrix = home("broadcast_to", x).full(wanted, 0, x.dtype)
     made[...] = x
     return made
 
@@ -78,7 +83,7 @@ def concat(arrays: Sequence[Matrix], /, *, axis: int | None = 0) -> Matrix:
     """
     if not arrays:
         raise ShapeError("concat: no arrays are given")
-    session, first = _home("concat", arrays[0]), arrays[0]
+    session, first = home("concat", arrays[0]), arrays[0]
     if axis is None and any(x.ndim != 1 for x in arrays):
         raise ShapeError("concat: axis=None is for vectors")
     (along,) = reducing.axes_of("concat", 0 if axis is None else axis, first.ndim)
@@ -167,7 +172,7 @@ def moveaxis(x: Matrix, source: Any, destination: Any, /) -> Matrix:
 
 def count_nonzero(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> Matrix:
     """How many elements are not zero."""
-    session = _home("count_nonzero", x)
+    session = home("count_nonzero", x)
     made: Matrix = session.reduce(
         "sum", session.apply("not_equal", x, 0), axis=axis, keepdims=keepdims
     )
@@ -177,7 +182,7 @@ def count_nonzero(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> 
 def diff(x: Matrix, /, *, axis: int = -1, n: int = 1) -> Matrix:
     """Differences of neighbours along an axis, taken n times."""
     (along,) = reducing.axes_of("diff", axis, x.ndim)
-    session, ahead = _home("diff", x), (slice(None),) * along
+    session, ahead = home("diff", x), (slice(None),) * along
     for _ in range(n):
         before = x[(*ahead, slice(0, max(x.shape[along] - 1, 0)))]
         x = session.apply("subtract", x[(*ahead, slice(1, None))], before)

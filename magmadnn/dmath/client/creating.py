@@ -71,6 +71,28 @@ class Creating:
         """An array of ones."""
         return self._made("full", shape, dtype, layout, value=1)
 
+    def empty(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+        """An array whose elements are to be written: they are zeros."""
+        return self.zeros(shape, dtype, layout)
+
+    def from_dlpack(self, x: Any) -> Matrix:
+        """Send an array of another library to the workers, read through `__dlpack__`."""
+        return self.array(np.from_dlpack(x))
+
+    def linspace(
+        self,
+        start: float,
+        stop: float,
+        num: int,
+        dtype: Any = None,
+        endpoint: bool = True,
+        layout: LayoutLike = "auto",
+    ) -> Matrix:
+        """`num` numbers from `start` to `stop`, evenly, as NumPy's; computed by the client and sent."""
+        if isinstance(num, bool) or not isinstance(num, (int, np.integer)) or num < 0:
+            raise ArgumentError(f"linspace: num must be a whole number from 0, got {quoted(num)}")
+        return self.array(np.linspace(start, stop, int(num), endpoint), dtype, layout)
+
     def eye(
         self,
         rows: int,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.functions import elementwise, images, reducing, transforms, views
+from magmadnn.dmath.functions import elementwise, images, moving, reducing, transforms, views
 from magmadnn.dmath.functions.factors import PANEL
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -57,6 +57,10 @@ def foretold(
             sum(int(traffic(*step).sum()) for step in steps) * as_dtype(settings["dtype"]).itemsize
         )
         return lies, f"{settings['name']}: sends at most {sent / 1e6:.2f} MB; result: {lies}"
+    if op in moving.MOVES:
+        lies, moves = moving.ended(op, layouts, settings)
+        sent = sum(int(traffic(was, to).sum()) * sizes[i] for i, was, to in moves)
+        return lies, f"{op}: sends {sent / 1e6:.2f} MB; result: {lies}"
     lies = target or _natural(op, layouts, settings, tuple(shape), workers)
     sent = 0
     if op in ("remap", "replica"):

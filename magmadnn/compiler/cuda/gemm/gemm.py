@@ -21,7 +21,7 @@ from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from .arithmetic import ARITHMETIC, ARITHMETIC_TEXT
 from .cut import Cut, Sizes, cut_for
 from .loads import LOADS
-from .outer import OUTER
+from .outer_products import OUTER
 from .product import PRODUCT
 from .sized import SizedProduct, constants, sized
 
