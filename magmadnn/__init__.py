@@ -10,7 +10,7 @@ What belongs to training or files is imported when it is first used, so that `im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from magmadnn import errors, graph, linalg, memory, ops
+from magmadnn import errors, graph, memory, ops
 from magmadnn.calls import ADDED, missing_name
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, MemoryManager
 from magmadnn.tensor import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         dmath,
         fft,
         layers,
+        linalg,
         losses,
         metrics,
         models,
@@ -75,6 +76,7 @@ _LATER = {
                 "dmath",
                 "fft",
                 "layers",
+                "linalg",
                 "losses",
                 "metrics",
                 "models",

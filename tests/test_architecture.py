@@ -156,7 +156,7 @@ LOADED_LATE = (
     "secrets",
     "tempfile",
 )
-MAX_IMPORT_SECONDS = 0.15
+MAX_IMPORT = 1.5  # times NumPy's own: 0.15 s where that takes 0.1 s
 
 
 def test_rules_have_something_to_check() -> None:
@@ -530,19 +530,19 @@ def in_a_new_interpreter(code: str) -> str:
 
 
 def test_import_is_fast() -> None:
-    # Processor time, and the least of several: other processes, such as the other tests, share
-    # the cores.
+    # In units of NumPy's import in the same process, as machines and their loads differ: processor
+    # time, and the least of several.
     code = (
-        "import numpy, time; start = time.thread_time(); import magmadnn;"
-        "print(time.thread_time() - start)"
+        "import time; start = time.thread_time(); import numpy; begun = time.thread_time();"
+        "import magmadnn; print((time.thread_time() - begun) / (begun - start))"
     )
     in_a_new_interpreter(code)  # compiles the modules
     best = float("inf")
     for _ in range(12):
         best = min(best, float(in_a_new_interpreter(code)))
-        if best < MAX_IMPORT_SECONDS:
+        if best < MAX_IMPORT:
             return
-    pytest.fail(f"import magmadnn takes {best:.3f} s beyond numpy")
+    pytest.fail(f"import magmadnn takes {best:.2f} times the import of numpy")
 
 
 def test_import_loads_nothing_heavy() -> None:
