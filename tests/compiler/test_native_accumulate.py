@@ -10,6 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
+from magmadnn.compiler.cuda.fused.accumulate import WarpScanVariant
 from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.kernels.accumulate import Accumulate
@@ -28,7 +29,8 @@ from tests.compiler.llvm.llvm_calls import WIDTHS, call
 from tests.runtime.cuda.emulator import needs_compiler
 
 RNG = np.random.default_rng(5)
-SHAPES = [(1, 1, 1), (1, 7, 1), (3, 1, 5), (6, 11, 1), (5, 7, 3), (2, 13, 37), (1, 300, 64)]
+SHAPES = [(1, 31, 1), (1, 1, 1), (1, 7, 1), (3, 1, 5), (6, 11, 1), (5, 7, 3), (2, 13, 37), (1, 300, 64)]
+LONG = [(1, 32, 1), (3, 33, 1), (5, 64, 1), (6, 528, 1), (2, 2500, 1)]  # scanned by warps
 
 
 def drawn(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -86,6 +88,33 @@ def test_cuda_kernel(dtype: str, reverse: bool) -> None:
     run_all(launches)
     for x, y in cases:
         assert y.tobytes() == wanted(x, reverse).tobytes(), x.shape
+
+
+@needs_compiler
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_cuda_scans_long_lines_by_warps(dtype: str, reverse: bool) -> None:
+    """Integers exactly; of numbers each sum has at most 5 + length / 32 + 1 roundings of what was added up."""
+    drawings = [drawn(shape, dtype) for shape in LONG]
+    launches, found = [], [np.full_like(x, 99) for x in drawings]
+    for x, y in zip(drawings, found, strict=True):
+        values = {
+            k: v.ctypes.data if isinstance(v, np.ndarray) else v for k, v in slots(x, y).items()
+        }
+        launch = choose(Accumulate(dtype, reverse), values, Chip(60, 4, 48 << 10))
+        assert launch is not None
+        assert isinstance(launch.variant, WarpScanVariant)
+        launches.append(launch)
+    run_all(launches)
+    for x, y in zip(drawings, found, strict=True):
+        if dtype == "int64":
+            assert np.array_equal(y, wanted(x, reverse))
+            continue
+        exact, sizes = (wanted(v.astype(np.longdouble), reverse) for v in (x, abs(x)))
+        roundings = 6 + x.shape[1] / 32
+        assert (abs(y - exact) <= roundings * np.finfo(dtype).eps / 2 * sizes).all(), x.shape
+        first = (slice(0, 1), slice(-1, None) if reverse else slice(0, 1))
+        assert np.array_equal(np.signbit(y[first]), np.signbit(x[first]))  # of -0.0 too
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])

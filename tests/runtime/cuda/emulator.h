@@ -58,6 +58,14 @@ template <typename T> T __shfl_sync(unsigned, T value, int lane) {
   wait(AT_WARP);
   return other;
 }
+template <typename T> T __shfl_up_sync(unsigned, T value, unsigned apart) {
+  memcpy(&slots[current], &value, sizeof(T));
+  wait(AT_WARP);
+  T other = value;
+  if (current % 32 >= apart) memcpy(&other, &slots[current - apart], sizeof(T));
+  wait(AT_WARP);
+  return other;
+}
 static float fma(float a, float b, float c) { return fmaf(a, b, c); }
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
