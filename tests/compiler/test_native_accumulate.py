@@ -29,7 +29,16 @@ from tests.compiler.llvm.llvm_calls import WIDTHS, call
 from tests.runtime.cuda.emulator import needs_compiler
 
 RNG = np.random.default_rng(5)
-SHAPES = [(1, 31, 1), (1, 1, 1), (1, 7, 1), (3, 1, 5), (6, 11, 1), (5, 7, 3), (2, 13, 37), (1, 300, 64)]
+SHAPES = [
+    (1, 31, 1),
+    (1, 1, 1),
+    (1, 7, 1),
+    (3, 1, 5),
+    (6, 11, 1),
+    (5, 7, 3),
+    (2, 13, 37),
+    (1, 300, 64),
+]
 LONG = [(1, 32, 1), (3, 33, 1), (5, 64, 1), (6, 528, 1), (2, 2500, 1)]  # scanned by warps
 
 
@@ -94,7 +103,7 @@ def test_cuda_kernel(dtype: str, reverse: bool) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_cuda_scans_long_lines_by_warps(dtype: str, reverse: bool) -> None:
-    """Integers exactly; of numbers each sum has at most 5 + length / 32 + 1 roundings of what was added up."""
+    """Integers exactly; a sum of numbers has at most 5 + length / 32 + 1 roundings of what was added."""
     drawings = [drawn(shape, dtype) for shape in LONG]
     launches, found = [], [np.full_like(x, 99) for x in drawings]
     for x, y in zip(drawings, found, strict=True):

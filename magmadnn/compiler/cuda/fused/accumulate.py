@@ -66,8 +66,9 @@ class AccumulateVariant:
 class WarpScanVariant:
     """A warp for each line of neighbouring elements; the order of sums depends on the length alone.
 
-    Parts of 32 elements, one in each lane, are scanned in five steps of shuffles, independently of each other; the
-    sum of all earlier parts is then added to each. A chain of additions is 5 + length / 32 long, not length.
+    Parts of 32 elements, one in each lane, are scanned in five steps of shuffles, independently of each
+    other; the sum of all earlier parts is then added to each. A chain of additions is 5 + length / 32
+    long, not length.
 
     Attributes:
         parts: how many parts are in registers at a time.
