@@ -47,6 +47,29 @@ def test_products(dtype: str) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_of_any_size_have_the_same_bits(dtype: str) -> None:
+    kinds = [Gemm(dtype, a, b) for a, b in itertools.product((False, True), (False, True))]
+    kinds += [Gemm(dtype, epilogue=biased(dtype)), Gemm(dtype, epilogue=positive(dtype))]
+    kinds += [Gemm(dtype, transpose_a=True, epilogue=updated(dtype), unread=True)]
+    asked = list(itertools.product(kinds, SIZES))
+    ways = []
+    for any_size in (False, True):
+        memory = [placed(gemm, sizes) for gemm, sizes in asked]
+        launches = [
+            small_gemm(gemm, slots(gemm, arrays, sizes), any_size)
+            for (gemm, sizes), arrays in zip(asked, memory, strict=True)
+        ]
+        run(*launches)
+        ways.append((memory, {launch.variant for launch in launches}))
+    (given, variants), (free, fewer) = ways
+    for arrays, others in zip(given, free, strict=True):
+        for name, array in arrays.items():
+            assert array.tobytes() == others[name].tobytes()
+    assert len(fewer) < len(variants) == len(asked)
+
+
+@needs_compiler
 def test_what_is_done_to_elements() -> None:
     forward = Gemm("float32", epilogue=biased("float32"))
     update = Gemm("float32", transpose_a=True, epilogue=updated("float32"), unread=True)

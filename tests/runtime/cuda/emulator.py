@@ -51,6 +51,7 @@ from magmadnn.backends.cuda.engine import (
 from magmadnn.backends.cuda.nodes.arrays import DeviceArray
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 from magmadnn.memory import as_dtype
+from magmadnn.runtime.cuda import code
 from tests.runtime.cuda.emulated_arrays import ForeignArray
 from tests.runtime.cuda.emulated_lanes import (
     EmulatedCalls,
@@ -579,6 +580,7 @@ def emulated_device(
     capacity: int = 1 << 40,
     functions: frozenset[str] = frozenset(),
     devices: int = 1,
+    any_size_steps: int = 0,
 ) -> Iterator[Emulator]:
     """Emulated devices in place of the machine's own, one after the other in what they do.
 
@@ -587,8 +589,10 @@ def emulated_device(
         capacity: bytes of its memory.
         functions: of whole arrays, that its library has.
         devices: how many.
+        any_size_steps: that small networks run by kernels for any size; 0: those for theirs from the first.
     """
     engine = _engine()
+    steps, code.ANY_SIZE_STEPS = code.ANY_SIZE_STEPS, any_size_steps
     engine.functions = functions
     memories = [HostMemory(capacity, engine) for _ in range(devices)]
     engine.memory = memories[0]
@@ -602,6 +606,7 @@ def emulated_device(
         for memory in memories:
             memory.close()
     finally:
+        code.ANY_SIZE_STEPS = steps
         engine.memory, engine.functions = None, frozenset()
         engine.begin(seed)
         install(before)

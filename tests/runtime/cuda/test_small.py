@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,11 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
+from magmadnn.compiler.cuda.megakernel.whole import WholeVariant
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda import code
 from magmadnn.runtime.cuda.schedule import megakernel as whole
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -38,6 +42,67 @@ def test_a_step_of_a_small_network_is_one_kernel() -> None:
         engine.graphs.clear()
         network(SIZES, None, device="cuda").predict(x)
         assert kernels_of(engine) == [1]
+
+
+class _AtOnce:
+    """In place of the thread that compiles: done when it is asked."""
+
+    def submit(self, function: Callable[..., bytes], *args: Any) -> Future[bytes]:
+        made: Future[bytes] = Future()
+        made.set_result(function(*args))
+        return made
+
+
+def fitted(width: int, rows: int = 43) -> Any:
+    """A network of a width that was trained, evaluated and asked."""
+    x, y = samples(rows, 13, 5)
+    model = network((13, width, 5), md.optim.Adam(0.03), device="cuda")
+    model.fit(x, y, batch_size=8, epochs=4, validation_data=(x[:9], y[:9]), verbose=0)
+    return model
+
+
+@needs_compiler
+def test_bits_do_not_depend_on_when_the_one_kernel_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once, after ten steps (two of epoch two), and never; with nothing compiled before."""
+    x, _ = samples(43, 13, 5)
+    monkeypatch.setattr(code, "_compiler", _AtOnce)
+    monkeypatch.setattr(code, "kernel_cache", lambda: None)
+    found, sizes, wholes = [], [], []
+    for steps in (0, 10, 10**9):
+        monkeypatch.setattr(code, "_loaded", {})
+        monkeypatch.setattr(code, "_specialised", {})
+        with emulated_device(any_size_steps=steps) as engine:
+            model = fitted(18)
+            found.append((model.values(), model.predict(x)))
+            sizes.append({len(graph.nodes) for graph in engine.graphs})
+            wholes.append(sum(isinstance(variant, WholeVariant) for _, variant in code._loaded))
+    for values, predicted in found[1:]:
+        np.testing.assert_array_equal(predicted, found[0][1])
+        for key, array in found[0][0].items():
+            np.testing.assert_array_equal(values[key], array)
+    assert max(sizes[0]) <= 2  # the one kernel, and what is looked at
+    assert min(max(some) for some in sizes[1:]) > 10  # the launches of a step
+    assert wholes[0] >= wholes[1] > wholes[2] == 0
+
+
+@needs_compiler
+def test_a_new_width_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "kernel_cache", lambda: None)
+    monkeypatch.setattr(code, "_loaded", {})
+    monkeypatch.setattr(code, "_specialised", {})
+    with emulated_device(any_size_steps=10**9) as engine:
+        fitted(20), fitted(21), fitted(22)
+        compiled, compile_them = [], engine.compile
+        monkeypatch.setattr(
+            engine, "compile", lambda *given: compiled.append(given) or compile_them(*given)
+        )
+        for width in (23, 24, 26, 28):
+            fitted(width)
+        assert not compiled
+        fitted(20, rows=41)  # the last batch has one row
+        assert compiled
 
 
 @needs_compiler

@@ -29,7 +29,7 @@ def finish_text(
     results: Sequence[Result],
     dtype: str,
     widths: Mapping[str, int],
-    columns: int,
+    end: str | None,
 ) -> str:
     """A struct: values that the formulas read, how they are read, and what is computed and stored.
 
@@ -39,14 +39,14 @@ def finish_text(
         results: what is stored.
         dtype: of the product.
         widths: how many elements of each part lie so that they can be moved together.
-        columns: of the matrix.
+        end: the number of columns of the matrix as text; None where it is a multiple of four.
     """
     values = [_declared(o) for o in operands]
     reads = sum(not row_constant(o) for o in operands)
     read, done = Lines(), Lines()
     for operand in operands:
-        _read(read, operand, widths, columns)
-    _finish(done, operands, results, dtype, widths, columns)
+        _read(read, operand, widths, end)
+    _finish(done, operands, results, dtype, widths, end)
     slots = "const S &s"
     return f"""struct {name} {{
   static constexpr int READS = {reads};
@@ -81,7 +81,7 @@ def _place(part: Operand | Result) -> str:
     return f"{start} + column"
 
 
-def _read(lines: Lines, operand: Operand, widths: Mapping[str, int], columns: int) -> None:
+def _read(lines: Lines, operand: Operand, widths: Mapping[str, int], end: str | None) -> None:
     name, kind = operand.name, MEMORY[operand.dtype]
     if row_constant(operand):
         lines.add(f"h.{name} = *({_place(operand)});")
@@ -90,17 +90,15 @@ def _read(lines: Lines, operand: Operand, widths: Mapping[str, int], columns: in
     lines.add("#pragma unroll")
     lines.add(f"for (int i = 0; i < {_QUAD}; i += {width}) {{")
     lines.add(f"Vec<{kind}, {width}> v = {{}};")
-    lines.add(
-        f"{_guard(columns, width)}v = load<{width}>((const {kind} *)({_place(operand)}) + i);"
-    )
+    lines.add(f"{_guard(end)}v = load<{width}>((const {kind} *)({_place(operand)}) + i);")
     lines.add("#pragma unroll")
     lines.add(f"for (int j = 0; j < {width}; j++) h.{name}[i + j] = v.at[j];")
     lines.add("}")
 
 
-def _guard(columns: int, width: int) -> str:
+def _guard(end: str | None) -> str:
     """Where the last quad of a row may be cut short."""
-    return "" if columns % _QUAD == 0 else f"if (column + i < {columns}) "
+    return "" if end is None else f"if (column + i < {end}) "
 
 
 def _finish(
@@ -109,7 +107,7 @@ def _finish(
     results: Sequence[Result],
     dtype: str,
     widths: Mapping[str, int],
-    columns: int,
+    end: str | None,
 ) -> None:
     for number, result in enumerate(results):
         lines.add(f"{MEMORY[result.dtype]} r{number}[{_QUAD}];")
@@ -134,5 +132,5 @@ def _finish(
         lines.add(f"Vec<{kind}, {width}> v;")
         lines.add("#pragma unroll")
         lines.add(f"for (int j = 0; j < {width}; j++) v.at[j] = r{number}[i + j];")
-        lines.add(f"{_guard(columns, width)}store<{width}>(({kind} *)({_place(result)}) + i, v);")
+        lines.add(f"{_guard(end)}store<{width}>(({kind} *)({_place(result)}) + i, v);")
         lines.add("}")

@@ -56,21 +56,20 @@ class SizedProduct:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the parameters: addresses."""
-        return tuple(dict.fromkeys(("a", "b", *(part.name for part in self.parts))))
+        return tuple(self.kinds)
 
     @property
     def kinds(self) -> dict[str, str]:
         """The C++ type that each slot points to."""
-        found = dict.fromkeys("ab", MEMORY[self.kernel.halves or self.kernel.dtype])
-        return found | {part.name: MEMORY[part.dtype] for part in self.parts}
+        return kinds_of(self.kernel)
 
     @property
     def parameters(self) -> str:
         """Types and names."""
         return ", ".join(f"{self.kinds[slot]} *{slot}" for slot in self.slots)
 
-    def slots_text(self, name: str, index: str) -> str:
-        """The struct `NAME_slots`, whose steps from row to row are constants of type `index`.
+    def slots_text(self, name: str, index: str, others: str = "") -> str:
+        """The struct `NAME_slots`, whose steps from row to row are constants of type `index`; with `others`.
 
         Strided operands number rows from `FIRST_ROW` on: the first is that of a stack's first product.
         """
@@ -78,12 +77,14 @@ class SizedProduct:
         fields += [f"i64 {FIRST_ROW} = 0;"] if self.axes else []
         fields += [f"static constexpr {index} {n}_row = {s};" for n, s in self.strides]
         fields += [f"static constexpr i64 {slot} = {n};" for slot, n in self.axes]
-        return f"struct {name}_slots {{ {' '.join(fields)} }};"
+        return f"struct {name}_slots {{ {' '.join([*fields, others])} }};"
 
     def finish(self, name: str) -> str:
         """The struct `NAME_finish`: what is done to the elements."""
-        dtype, widths, columns = self.kernel.dtype, dict(self.widths), self.sizes[1]
-        return finish_text(f"{name}_finish", self.operands, self.results, dtype, widths, columns)
+        columns = self.sizes[1]
+        end = str(columns) if columns % _QUAD else None
+        how = self.kernel.dtype, dict(self.widths), end
+        return finish_text(f"{name}_finish", self.operands, self.results, *how)
 
     def numbers(self) -> dict[str, int]:
         """What the text of every product knows before it is compiled."""
@@ -106,7 +107,7 @@ def constants(numbers: Mapping[str, int]) -> str:
 def sized(kernel: Gemm, values: Mapping[str, int]) -> SizedProduct:
     """The product for given values of its slots."""
     m, n, k = sizes = (values["row1"], values["column1"], values["k"])
-    values = {**values, "a_row": values["lda"], "b_row": values["ldb"], "c_row": values["ldc"]}
+    values = {**values, **rows_of(values)}
     parts, stored = parts_of(kernel), ITEM_BYTES[kernel.halves or kernel.dtype]
     widths = {
         "a": _width(values, "a", m if kernel.transpose_a else k, stored),
@@ -115,14 +116,34 @@ def sized(kernel: Gemm, values: Mapping[str, int]) -> SizedProduct:
     for part in parts:
         if not row_constant(part):
             widths[part.name] = _width(values, part.name, n, ITEM_BYTES[part.dtype], part.slots[1:])
-    strided = [o for o in operands_of(kernel) if o.axes]
-    axes = {slot: values[slot] for operand in strided for slot in operand.slots[1:]}
-    strides = {
-        s: values[f"{s}_row"] for s in ("a", "b", *(p.name for p in parts if p.spread == FULL))
-    }
+    axes = {slot: values[slot] for slot in axes_of(kernel)}
+    strides = {name: values[f"{name}_row"] for name in lines_of(kernel)}
     return SizedProduct(
         kernel, sizes, tuple(strides.items()), tuple(widths.items()), tuple(axes.items())
     )
+
+
+def rows_of(values: Mapping[str, int]) -> dict[str, int]:
+    """Elements from row to row of factors and product, under the names that other parts have."""
+    return {f"{name}_row": values[f"ld{name}"] for name in "abc"}
+
+
+def kinds_of(gemm: Gemm) -> dict[str, str]:
+    """The C++ type of the elements of everything that has memory, by the slot of its address."""
+    found = dict.fromkeys("ab", MEMORY[gemm.halves or gemm.dtype])
+    return found | {part.name: MEMORY[part.dtype] for part in parts_of(gemm)}
+
+
+def lines_of(gemm: Gemm) -> tuple[str, ...]:
+    """What is a whole matrix, whose rows have a distance."""
+    full = (part.name for part in parts_of(gemm) if part.spread == FULL)
+    return tuple(dict.fromkeys(("a", "b", *full)))
+
+
+def axes_of(gemm: Gemm) -> tuple[str, ...]:
+    """Slots of strided operands: sizes and steps of the axes by which their rows are numbered."""
+    strided = (operand for operand in operands_of(gemm) if operand.axes)
+    return tuple(dict.fromkeys(slot for operand in strided for slot in operand.slots[1:]))
 
 
 def operands_of(gemm: Gemm) -> tuple[Operand, ...]:

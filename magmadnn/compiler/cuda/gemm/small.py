@@ -12,7 +12,7 @@ neighbouring columns; where B is stored [n, k], neighbouring parts of k.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.formulas import MEMORY
@@ -20,7 +20,18 @@ from magmadnn.compiler.cuda.text.function import Function, OneFunction
 from magmadnn.compiler.cuda.text.variant import WARP, Launch, arguments_of
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 
-from .sized import SizedProduct, constants, sized
+from .epilogue import FIRST_ROW, finish_text
+from .sized import (
+    SizedProduct,
+    axes_of,
+    constants,
+    kinds_of,
+    lines_of,
+    operands_of,
+    results_of,
+    rows_of,
+    sized,
+)
 
 _QUAD = 4
 
@@ -40,31 +51,32 @@ template <int COUNT, int V, class T> __device__ __forceinline__ void take(T *v, 
 }
 
 template <class S, class T, class F> struct Product {
-  static constexpr int M = S::M, N = S::N, K = S::K, R = S::R, P = S::P, LANES = 32 / P;
-  static constexpr int ACROSS = (N + 3) / 4, TILES = (M + R - 1) / R * ACROSS;
-  static constexpr int ROUNDS = (K + 4 * P - 1) / (4 * P), LEFT = R > P ? R / P : 1;
-  static constexpr bool WHOLE_K = K % (4 * P) == 0, WHOLE_M = M % R == 0, WHOLE_N = N % 4 == 0;
+  static constexpr int R = S::R, P = S::P, LANES = 32 / P, LEFT = R > P ? R / P : 1;
 
+  // Sizes are constants of `Slots` or arguments of the kernel.
   template <class Slots> static __device__ __forceinline__ void run(const Slots &s, int thread) {
+    const int across = (s.N + 3) / 4, tiles = (s.M + R - 1) / R * across;
+    const int rounds = (s.K + 4 * P - 1) / (4 * P);
+    const bool whole_k = s.K % (4 * P) == 0;
     const int lane = thread % 32, part = S::TB ? lane % P : lane / LANES;
     const int tile = thread / 32 * LANES + (S::TB ? lane / P : lane % LANES);
-    const int at = tile < TILES ? tile : TILES - 1;
-    const int row0 = at / ACROSS * R, column = at % ACROSS * 4;
+    const int at = tile < tiles ? tile : tiles - 1;
+    const int row0 = at / across * R, column = at % across * 4;
     const int row = row0 + (R < P ? part / (P / R) : part * LEFT);
-    const bool mine = tile < TILES && (R >= P || part % (P > R ? P / R : 1) == 0);
+    const bool mine = tile < tiles && (R >= P || part % (P > R ? P / R : 1) == 0);
     typename F::Values held[LEFT];
 #pragma unroll
     for (int i = 0; i < LEFT; i++)
-      if (mine && row + i < M) F::read(s, held[i], row + i, column);
+      if (mine && row + i < s.M) F::read(s, held[i], row + i, column);
     T c[R][4];
 #pragma unroll
     for (int i = 0; i < 4 * R; i++) c[i / 4][i % 4] = 0;
 #pragma unroll 4
-    for (int i = 0; i < ROUNDS; i++) {
-      const int k = 4 * (part + P * i), left = WHOLE_K ? 4 : K - k;
+    for (int i = 0; i < rounds; i++) {
+      const int k = 4 * (part + P * i), left = whole_k ? 4 : s.K - k;
       T a[R][4], b[4][4];
-      rows(a, s.a, row0, k, left);
-      columns(b, s.b, column, k, left);
+      rows(a, s, row0, k, left);
+      columns(b, s, column, k, left);
 #pragma unroll
       for (int q = 0; q < 4; q++)
 #pragma unroll
@@ -73,33 +85,38 @@ template <class S, class T, class F> struct Product {
     add<P / 2, R / 2>(c, part);
 #pragma unroll
     for (int i = 0; i < LEFT; i++)
-      if (mine && row + i < M) F::finish(s, held[i], row + i, column, c[i]);
+      if (mine && row + i < s.M) F::finish(s, held[i], row + i, column, c[i]);
   }
-  static __device__ __forceinline__ void rows(T (&a)[R][4], const T *from, int row, int k, int left) {
+  template <class Slots>
+  static __device__ __forceinline__ void rows(T (&a)[R][4], const Slots &s, int row, int k, int left) {
+    const bool whole_m = s.M % R == 0;
     if constexpr (!S::TA) {
 #pragma unroll
       for (int r = 0; r < R; r++)
-        take<4, S::VA>(a[r], from + (WHOLE_M || row + r < M ? row + r : M - 1) * S::LDA + k, left);
+        take<4, S::VA>(a[r], s.a + (whole_m || row + r < s.M ? row + r : s.M - 1) * s.a_row + k, left);
     } else {
 #pragma unroll
       for (int q = 0; q < 4; q++) {
         T x[R];
-        take<R, S::VA>(x, from + (k + q) * S::LDA + row, q < left ? (WHOLE_M ? R : M - row) : 0);
+        take<R, S::VA>(x, s.a + (k + q) * s.a_row + row, q < left ? (whole_m ? R : s.M - row) : 0);
 #pragma unroll
         for (int r = 0; r < R; r++) a[r][q] = x[r];
       }
     }
   }
-  static __device__ __forceinline__ void columns(T (&b)[4][4], const T *from, int column, int k, int left) {
+  template <class Slots>
+  static __device__ __forceinline__ void columns(T (&b)[4][4], const Slots &s, int column, int k, int left) {
+    const bool whole_n = s.N % 4 == 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if constexpr (S::TB) {
         T x[4];
-        take<4, S::VB>(x, from + (WHOLE_N || column + i < N ? column + i : N - 1) * S::LDB + k, left);
+        const int row = whole_n || column + i < s.N ? column + i : s.N - 1;
+        take<4, S::VB>(x, s.b + row * s.b_row + k, left);
 #pragma unroll
         for (int q = 0; q < 4; q++) b[q][i] = x[q];
       } else
-        take<4, S::VB>(b[i], from + (k + i) * S::LDB + column, i < left ? (WHOLE_N ? 4 : N - column) : 0);
+        take<4, S::VB>(b[i], s.b + (k + i) * s.b_row + column, i < left ? (whole_n ? 4 : s.N - column) : 0);
     }
   }
   // Lanes whose parts differ in one bit add what they have: each for the half of the rows that it goes on
@@ -144,17 +161,76 @@ class SmallGemm(SizedProduct, OneFunction):
 
     def function(self, name: str) -> Function:
         """The function."""
-        before = f"""{self.slots_text(name, "int")}
-struct {name}_shape {{ {self._shape()} }};
+        sizes = constants(dict(zip("MNK", self.sizes, strict=True)))
+        widths = dict(self.widths)
+        shape = _shape(self.kernel, self.rows, self.parts_of_k, widths["a"], widths["b"])
+        before = f"""{self.slots_text(name, "int", sizes)}
+struct {name}_shape {{ {shape} }};
 {self.finish(name)}"""
-        body = f"""  const {name}_slots slots = {{{", ".join(self.slots)}}};
-  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  small::Product<{name}_shape, {MEMORY[self.kernel.dtype]}, {name}_finish>::run(slots, thread);"""
+        body = _body(name, self.kernel, self.slots)
         return Function(name, self.parameters, body, before=before)
 
-    def _shape(self) -> str:
-        """Everything that is known before the kernel is compiled."""
-        return constants({**self.numbers(), "R": self.rows, "P": self.parts_of_k})
+
+@dataclass(frozen=True)
+class AnySmallGemm(OneFunction):
+    """A product whose sizes are arguments, with the bits of `SmallGemm`: one kernel for many sizes.
+
+    Elements are moved one at a time, so that it does not depend on where lines begin.
+
+    Attributes:
+        kernel: what is computed.
+        rows: that a lane computes.
+        parts_of_k: each a lane's.
+    """
+
+    kernel: Gemm
+    rows: int
+    parts_of_k: int
+
+    libraries = (LIBRARY,)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Slots that are addresses."""
+        return tuple(kinds_of(self.kernel))
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return (*self.addresses, *self._numbers)
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        lines = tuple(f"{name}_row" for name in lines_of(self.kernel))
+        return ("M", "N", "K", *lines, *axes_of(self.kernel))
+
+    def function(self, name: str) -> Function:
+        """The function."""
+        kinds, axes = kinds_of(self.kernel), axes_of(self.kernel)
+        fields = [f"{kind} *{slot};" for slot, kind in kinds.items()]
+        fields += [f"{'i64' if n in axes else 'int'} {n};" for n in self._numbers]
+        fields += [f"i64 {FIRST_ROW} = 0;"] if axes else []
+        parts = operands_of(self.kernel), results_of(self.kernel)
+        widths = dict.fromkeys(kinds, 1)
+        before = f"""struct {name}_slots {{ {" ".join(fields)} }};
+struct {name}_shape {{ {_shape(self.kernel, self.rows, self.parts_of_k, 1, 1)} }};
+{finish_text(f"{name}_finish", *parts, self.kernel.dtype, widths, "s.N")}"""
+        given = [*kinds, *(n if n in axes else f"(int){n}" for n in self._numbers)]
+        parameters = [*(f"{kind} *{n}" for n, kind in kinds.items())]
+        parameters += [f"i64 {n}" for n in self._numbers]
+        return Function(name, ", ".join(parameters), _body(name, self.kernel, given), before=before)
+
+
+def _shape(kernel: Gemm, rows: int, parts_of_k: int, width_a: int, width_b: int) -> str:
+    """Everything of a product but sizes that is known before it is compiled."""
+    ways = {"TA": kernel.transpose_a, "TB": kernel.transpose_b}
+    return constants({**ways, "VA": width_a, "VB": width_b, "R": rows, "P": parts_of_k})
+
+
+def _body(name: str, kernel: Gemm, given: Sequence[str]) -> str:
+    return f"""  const {name}_slots slots = {{{", ".join(given)}}};
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  small::Product<{name}_shape, {MEMORY[kernel.dtype]}, {name}_finish>::run(slots, thread);"""
 
 
 _ROWS = 4  # of a lane, where there are as many
@@ -162,12 +238,16 @@ _THREADS = 256  # that a product is made for, by cutting k
 _PARTS_ALONG_K = 8  # whose loads from a line of B together use all banks of shared memory
 
 
-def small_gemm(kernel: Gemm, values: Mapping[str, int]) -> Launch:
-    """The variant of a product and its launch."""
-    product = sized(kernel, values)
-    rows, parts_of_k = _cut(product.sizes, kernel.transpose_b)
-    variant = SmallGemm(**vars(product), rows=rows, parts_of_k=parts_of_k)
-    m, n, _ = product.sizes
+def small_gemm(kernel: Gemm, values: Mapping[str, int], any_size: bool = False) -> Launch:
+    """The variant of a product and its launch; with `any_size` that whose sizes are arguments."""
+    m, n, k = values["row1"], values["column1"], values["k"]
+    rows, parts_of_k = _cut((m, n, k), kernel.transpose_b)
+    variant: SmallGemm | AnySmallGemm
+    if any_size:
+        variant = AnySmallGemm(kernel, rows, parts_of_k)
+        values = {**values, "M": m, "N": n, "K": k, **rows_of(values)}
+    else:
+        variant = SmallGemm(**vars(sized(kernel, values)), rows=rows, parts_of_k=parts_of_k)
     tiles = -(-m // rows) * -(-n // _QUAD)
     warps = -(-tiles * parts_of_k // WARP)
     return Launch(variant, (warps, 1, 1), (WARP, 1, 1), arguments_of(variant, values))

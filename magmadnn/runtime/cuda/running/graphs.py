@@ -41,18 +41,27 @@ class Launches(NamedTuple):
     after: list[tuple[int, ...]]
 
 
-def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
+def graph_of(engine: Engine, items: Sequence[Item], merges: bool = True) -> Graph:
     """A graph that does what these launches do one after the other."""
-    (graph,) = graphs_of(engine, [items])
+    (graph,) = graphs_of(engine, [items], merges=merges)
     return graph
 
 
 def graphs_of(
-    engine: Engine, several: Sequence[Sequence[Item]], beside: Sequence[Variant] = ()
+    engine: Engine,
+    several: Sequence[Sequence[Item]],
+    beside: Sequence[Variant] = (),
+    merges: bool = True,
 ) -> list[Graph]:
-    """Such graphs, whose kernels are compiled together, and with those `beside` that will be wanted soon."""
+    """Such graphs, whose kernels are compiled together, and with those `beside` that will be wanted soon.
+
+    Merged launches are kernels made for given sizes; without `merges` each launch is a kernel of its own.
+    """
     chip = chip_of(engine)
-    made = [[merged(part, chip) for part in cut_at_calls(items)] for items in several]
+    made = [
+        [merged(part, chip) if merges else _unmerged(part) for part in cut_at_calls(items)]
+        for items in several
+    ]
     parts = [part for one in made for part in one]
     launches = [i.what for part in parts for i in part.items if isinstance(i.what, Launch)]
     functions_of(engine, [*(launch.variant for launch in launches), *beside])
@@ -61,6 +70,13 @@ def graphs_of(
         pieces = [_piece(engine, part) for part in one]
         graphs.append(pieces[0] if len(pieces) == 1 else Course(pieces))
     return graphs
+
+
+def variants_of(engine: Engine, items: Sequence[Item]) -> list[Variant]:
+    """The kernels of such a graph, merged."""
+    chip = chip_of(engine)
+    made = [item for part in cut_at_calls(items) for item in merged(part, chip).items]
+    return [item.what.variant for item in made if isinstance(item.what, Launch)]
 
 
 def cut_at_calls(items: Sequence[Item]) -> list[Sequence[Item]]:
@@ -108,8 +124,11 @@ def merged(items: Sequence[Item], chip: Chip) -> Launches:
     if len(groups) == 1 and not _is_call(groups[0]):
         return _merged_kernels(items, chip)
     parts = [g if _is_call(g) else _merged_kernels(g, chip).items for g in groups]
-    made = [item for part in parts for item in part]
-    return Launches(made, edges_of([(item.reads, item.writes) for item in made]))
+    return _unmerged([item for part in parts for item in part])
+
+
+def _unmerged(items: Sequence[Item]) -> Launches:
+    return Launches(list(items), edges_of([(item.reads, item.writes) for item in items]))
 
 
 def _is_call(group: Sequence[Item]) -> bool:

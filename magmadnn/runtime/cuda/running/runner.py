@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.runtime.agreement import ALONE, Agreement
+from magmadnn.runtime.cuda.code import Specialised, specialised
 from magmadnn.runtime.cuda.layout import Layout, comes_to
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -47,6 +48,7 @@ class Instance:
         self.engine = device_engine(device)
         self.items = Items(self.layout, self.engine, partial(workspaces_of, device), tensor_float)
         self._faulty = may_fault(plan)
+        self._coming: list[Specialised] = []  # in whose place several launches run
         self._look: Graph | None = None
         self._before: dict[Node, MemoryManager] = {}
         self._addresses: tuple[int, ...] | None = None
@@ -61,31 +63,49 @@ class Instance:
         self._prepare(self.layout.begin())
 
     def _prepare(self, addresses: tuple[int, ...]) -> None:
-        """Graphs and calls in order; anew where a variable has moved."""
-        if addresses == self._addresses:
+        """Graphs and calls in order; anew where a variable has moved, or a kernel was compiled."""
+        if addresses == self._addresses and not self._can_specialise():
             return
+        self._coming.clear()
         self._addresses, self._computing, self._updating, self._look = None, [], [], None
-        waiting: list[Item] = []
+        waiting: list[Work] = []
         last = 0
         for work in self.plan.work:
             if waiting and last < self.plan.checked <= work.phase:
                 waiting = self._flush(waiting, last)
             last = work.phase
             if runs_on_device(self.plan, work):
-                waiting += self.items.of(work)
+                waiting.append(work)
             else:
                 waiting = self._flush(waiting, last)
                 self._add(self.call(work), last)
         self._flush(waiting, last)
         self._addresses = addresses
 
-    def _flush(self, waiting: list[Item], phase: int) -> list[Item]:
+    def _flush(self, waiting: list[Work], phase: int) -> list[Work]:
         """Make a graph of what is waiting; nothing waits then."""
         if waiting:
+            items = [item for work in waiting for item in self.items.of(work)]
             if self.items.small:
-                waiting = [Item(whole(waiting), (), ())]
-            self._add(graph_of(self.engine, waiting).launch, phase)
+                one = whole(items)
+                kernel = specialised(self.engine, [one.variant])
+                if kernel.is_there(1):
+                    items = [Item(one, (), ())]
+                else:
+                    items = [
+                        item for work in waiting for item in self.items.of(work, any_size=True)
+                    ]
+                    self._coming.append(kernel)
+            self._add(self._graph(items).launch, phase)
         return []
+
+    def _graph(self, items: Sequence[Item]) -> Graph:
+        """A graph of launches; those of small plans stay as they are, so that a new size compiles nothing."""
+        return graph_of(self.engine, items, merges=not self.items.small)
+
+    def _can_specialise(self) -> bool:
+        """Whether a kernel for given sizes can take the place of several launches from now on."""
+        return any(kernel.is_there(1) for kernel in self._coming)
 
     def _add(self, action: Action, phase: int) -> None:
         (self._computing if phase < self.plan.checked else self._updating).append(action)
@@ -168,7 +188,7 @@ class Instance:
                 for (node, end), address in zip(limits, addresses, strict=True)
             ]
             # beside each other: all that any of them writes is the same
-            graph = graph_of(self.engine, [Item(launch, (), ()) for launch in launches])
+            graph = self._graph([Item(launch, (), ()) for launch in launches])
             self._limits = addresses, limits, graph
         self._limits[2].launch()
         return not self.layout.take_faults()
@@ -198,7 +218,7 @@ class Instance:
             word = (layout.faults, layout.faults + 8)
             new = [value for _, value in self.plan.program.updates]
             items = finite_items(word, [(v.dtype.name, layout.span(v)) for v in new])
-            self._look = graph_of(self.engine, items)
+            self._look = self._graph(items)
         self._look.launch()
         others = [
             v for _, v in self.plan.program.updates if v.dtype.name not in ("float32", "float64")

@@ -19,11 +19,13 @@ import numpy as np
 
 from magmadnn.backends.cuda.engine import Graph
 from magmadnn.compiler.cuda.fused.step_ends import FetchPart, advance, fetch, keep_all
+from magmadnn.compiler.cuda.text.variant import Variant
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.agreement import agreement
+from magmadnn.runtime.cuda.code import Specialised, specialised
 from magmadnn.runtime.cuda.data.arrays import USUAL, look_at
 from magmadnn.runtime.cuda.data.block import Block
 from magmadnn.runtime.cuda.data.data import Data
@@ -39,7 +41,7 @@ from magmadnn.runtime.cuda.schedule.launches import Items, finite_items
 from magmadnn.runtime.cuda.schedule.megakernel import whole
 from magmadnn.runtime.variables import tensor_of
 
-from .graphs import graphs_of
+from .graphs import graphs_of, variants_of
 from .pattern import Meaning, Pattern
 from .runner import CudaRunner, workspaces_of
 from .sliced_plans import can_slice, fetched_rounded
@@ -97,6 +99,9 @@ class CudaSlices:
         first = Layout(runner.plan, sizes, device)
         self._layouts, self._items = [first], [self._items_of(first, runner)]
         self._small = self._items[0].small
+        # a small plan's steps as one kernel, and what comes before and after; whether those are there
+        self._special: Specialised | None = None
+        self._is_specialised = False
         if not self._small:
             self._layouts.append(Layout(runner.plan, sizes, device))
             self._items.append(self._items_of(self._layouts[1], runner))
@@ -142,7 +147,9 @@ class CudaSlices:
         """The first of some graphs; those that are not there are made, their kernels compiled together."""
         missing = [what for what in wanted if what not in self._graphs]
         if missing:
-            made = graphs_of(self._engine, [self._launches(what) for what in missing], USUAL)
+            launches = [self._launches(what) for what in missing]
+            merges = self._is_specialised or not self._small
+            made = graphs_of(self._engine, launches, USUAL, merges)
             self._graphs.update(zip(missing, made, strict=True))
         return self._graphs[wanted[0]]
 
@@ -153,19 +160,32 @@ class CudaSlices:
         if what == _LOOK:
             return self._looked_at()
         assert isinstance(what, int)
-        if self._small:
+        if self._is_specialised:
             return [Item(whole(self._step(0), self._first.address, what), (), ())]
-        items = [item for step in range(what) for item in self._step(step)]
+        items = [item for step in range(what) for item in self._step(step, self._small)]
         return [*items, Item(advance(self._first.address, what), (), (self._first.span,))]
 
-    def _step(self, step: int) -> list[Item]:
+    def _is_one_kernel(self, steps: int) -> bool:
+        """Whether so many steps that come next are one kernel: of a small plan, once it is compiled."""
+        if self._small and not self._is_specialised:
+            if self._special is None:
+                variants: list[Variant] = [whole(self._step(0), self._first.address, 1).variant]
+                for name in (_REMEMBER[0], _LOOK):
+                    variants += variants_of(self._engine, self._launches(name))
+                self._special = specialised(self._engine, variants)
+            self._is_specialised = self._special.is_there(steps)
+            if self._is_specialised:
+                self._graphs.clear()
+        return self._is_specialised
+
+    def _step(self, step: int, any_size: bool = False) -> list[Item]:
         """The launches of one step: fetch a batch, compute, keep outputs, write variables."""
         turn = step % len(self._layouts)
         layout, items = self._layouts[turn], self._items[turn]
         made = [self._fetch(layout, step)]
         for work in self.plan.work:
             if work not in self._rounded.values():
-                made += items.of(work)
+                made += items.of(work, any_size)
         return [*made, self._keep(layout, step), *self._copies(layout)]
 
     def _fetch(self, layout: Layout, step: int) -> Item:
@@ -334,8 +354,9 @@ class CudaSlices:
             coming = OverlappedUpload(self.data.there, order)
         else:
             coming = StreamedUpload(self._ring, self.data.passing, order)
-        steps = coming.cut(count, self._small, self._most_steps)
         self._check_addresses()
+        is_one = self._is_one_kernel(count)
+        steps = coming.cut(count, is_one, 1 if self._small else self._most_steps)
         staging.begin()
         for node, block in self._settings.items():
             values = settings[node]
@@ -414,6 +435,7 @@ class CudaSlices:
         if addresses != self._addresses:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
+            self._special, self._is_specialised = None, False  # which depend on alignments
 
 
 def slices_of(

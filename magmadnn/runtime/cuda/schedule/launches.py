@@ -147,8 +147,12 @@ class Items:
     def _within(self, layout: Layout) -> Items:
         return Items(layout, self._engine, self._give_workspaces, self._tensor_float, within=True)
 
-    def of(self, work: Work) -> list[Item]:
-        """The launches of one step that runs on the device, in order."""
+    def of(self, work: Work, any_size: bool = False) -> list[Item]:
+        """The launches of one step that runs on the device, in order.
+
+        With `any_size` products of a small plan take their sizes as arguments, to be launched by themselves
+        until the one kernel of the step is compiled. Bits are the same.
+        """
         if work.region.kind is RegionKind.LOOP:
             return [piece for piece in self.pieces(work) if isinstance(piece, Item)]
         if is_collective(work):
@@ -162,7 +166,7 @@ class Items:
         reads = tuple(self._layout.span(node) for _, node, _ in work.lowered.reads)
         writes = tuple(self._layout.span(node) for _, node, _ in work.lowered.writes)
         if isinstance(work.lowered.kernel, Gemm):
-            return self._product(work, values, reads, writes)
+            return self._product(work, values, reads, writes, any_size)
         if isinstance(work.lowered.kernel, Library):
             return self._library.of(work, values)
         if isinstance(work.lowered.kernel, WholeLibrary):
@@ -218,6 +222,7 @@ class Items:
         values: Mapping[str, int],
         reads: tuple[Span, ...],
         writes: tuple[Span, ...],
+        any_size: bool,
     ) -> list[Item]:
         """One kernel; or the library's product, and a kernel for what is done to its elements."""
         assert work.lowered is not None
@@ -228,7 +233,7 @@ class Items:
             return []
         own = None
         if self.small:
-            own = small_gemm(gemm, values)
+            own = small_gemm(gemm, values, any_size)
         elif node.ndim == 2:
             own = choose_gemm(gemm, values, self.chip, self._tensor_float)
         else:

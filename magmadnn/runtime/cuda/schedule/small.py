@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from weakref import WeakKeyDictionary
 
 from magmadnn.compiler.cuda.gemm.small import can_be_small
 from magmadnn.compiler.cuda.text.variant import Chip
@@ -20,6 +21,8 @@ MOST_OPERATIONS = 1.2e5  # of a phase, on an average
 LEAST_STEPS = 3
 MOST_FED = 4096  # elements of a batch, which lie in registers on their way
 
+_known: WeakKeyDictionary[NativePlan, dict[object, bool]] = WeakKeyDictionary()
+
 
 def is_small(
     plan: NativePlan, frames: Mapping[Node, Array], sizes: Mapping[str, int], chip: Chip
@@ -35,6 +38,16 @@ def is_small(
         sizes: of symbolic dimensions.
         chip: the GPU.
     """
+    known = _known.setdefault(plan, {})
+    key = (*sorted(sizes.items()), chip, MOST_OPERATIONS, MOST_FED)
+    if key not in known:
+        known[key] = _is_small(plan, frames, sizes, chip)
+    return known[key]
+
+
+def _is_small(
+    plan: NativePlan, frames: Mapping[Node, Array], sizes: Mapping[str, int], chip: Chip
+) -> bool:
     kernels = [work.lowered.kernel for work in plan.work if work.lowered is not None]
     if len(plan.work) < LEAST_STEPS or not any(isinstance(kernel, Gemm) for kernel in kernels):
         return False  # nothing to be won, and every size would have to be compiled
