@@ -57,7 +57,7 @@ class StepSlices:
         values += [] if step.accumulation is None else step.accumulation.nodes
         sizes = sizes_in_batches(step, executable, rows, batch_size)
         if executable.device is not None:
-            from magmadnn.runtime.cuda.running.slices import slices_of as slices_on_device
+            from magmadnn.runtime.cuda.running.kept_slices import slices_of as slices_on_device
 
             made = slices_on_device(
                 executable.cuda, rows, values, sizes, batch_size, streams, ring_bytes

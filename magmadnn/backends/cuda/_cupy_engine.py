@@ -39,7 +39,7 @@ from .engine import (
 )
 from .libraries.cufft import Transforms
 from .libraries.cusolver import MatrixFunctions
-from .nodes.arrays import ArrayNode, DeviceArray
+from .nodes.arrays import ArrayNode, DeviceArray, HostNode
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
 nvtx = found if hasattr(found := getattr(cupy.cuda, "nvtx", None), "RangePush") else None
@@ -390,9 +390,12 @@ class CudaEngine(CudaLane):
             assert self._convolutions is not None
             return self._convolutions.workspace(node)
 
-    def alone(self, node: MatrixNode | ArrayNode) -> CalledAlone:
+    def alone(self, node: MatrixNode | ArrayNode | HostNode) -> CalledAlone:
         def call() -> None:
             with self.here():
+                if isinstance(node, HostNode):
+                    node.run()
+                    return
                 if isinstance(node, MatrixNode):
                     self._functions_at_once.call(node)
                     return

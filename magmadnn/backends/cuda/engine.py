@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .nodes.arrays import ArrayNode as ArrayNode
+from .nodes.arrays import HostNode as HostNode
 from .nodes.matrices import MatrixNode as MatrixNode
 from .nodes.sums import SumNode as SumNode
 from .nodes.transforms import FourierNode as FourierNode
@@ -361,7 +362,7 @@ class Engine(Protocol):
         """A graph of nodes."""
         ...
 
-    def alone(self, node: MatrixNode | ArrayNode) -> Graph:
+    def alone(self, node: MatrixNode | ArrayNode | HostNode) -> Graph:
         """A call that no graph can hold (not `MatrixNode.is_captured`), to be launched like one."""
         ...
 

@@ -35,12 +35,14 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda import Provider, install
+from magmadnn.backends.cuda.called import CalledAlone
 from magmadnn.backends.cuda.engine import (
     ArrayNode,
     ConvolutionNode,
     EventNode,
     FourierNode,
     GraphNode,
+    HostNode,
     KernelNode,
     LibraryNode,
     MatrixNode,
@@ -485,7 +487,9 @@ class Emulator:
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 
-    def alone(self, node: MatrixNode | ArrayNode) -> EmulatedCall:
+    def alone(self, node: MatrixNode | ArrayNode | HostNode) -> EmulatedCall | CalledAlone:
+        if isinstance(node, HostNode):
+            return CalledAlone(node.title, node.run)
         assert isinstance(node, ArrayNode) or not node.is_captured
         return EmulatedCall(node, self)
 

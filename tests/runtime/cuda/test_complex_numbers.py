@@ -11,9 +11,8 @@ import magmadnn as md
 from magmadnn.graph import Node
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running import slices as cuda_slices
-from magmadnn.runtime.cuda.running.runner import Instance
-from magmadnn.runtime.cuda.schedule import array_calls, small
+from magmadnn.runtime.cuda.running import kept_slices
+from magmadnn.runtime.cuda.schedule import array_calls, launches, small
 from tests.linalg.test_fft import CALLS, COMPLEX, REAL, given, node
 from tests.linalg.whitening import X, Y, apart, trained
 from tests.runtime.cuda.devices import DEVICES, on
@@ -23,7 +22,7 @@ from tests.runtime.cuda.devices import DEVICES, on
 def nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps stay on the device, and the other library has all functions."""
 
-    def called(self: Instance, work: Any) -> Any:
+    def called(layout: Any, work: Any) -> Any:
         raise AssertionError(f"NumPy computes {work.region}")
 
     computed = array_calls.computed
@@ -38,7 +37,7 @@ def nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not on_host, f"{node} is computed on the host"
         return found
 
-    monkeypatch.setattr(Instance, "call", called)
+    monkeypatch.setattr(launches, "host_call", called)
     monkeypatch.setattr(array_calls, "computed", without_host)
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
 
@@ -110,7 +109,7 @@ def filtering(**options: Any) -> md.Model:
 def test_training_runs_many_steps_in_one_go(device: str) -> None:
     with on(device):
         model = trained(filtering(device="cuda"))
-        assert any(cuda_slices._kept.values())  # not batch by batch
+        assert any(kept_slices._kept.values())  # not batch by batch
         assert "by NumPy" not in model.plan()
         assert apart(model, trained(filtering(executor="reference"))) < 1e-4
         assert model.profile(X[:16], Y[:16]).steps

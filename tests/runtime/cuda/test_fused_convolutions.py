@@ -16,8 +16,7 @@ from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import placeholder
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running.runner import Instance
-from magmadnn.runtime.cuda.schedule import small
+from magmadnn.runtime.cuda.schedule import launches, small
 from tests.ops.test_convolutions import draw
 from tests.runtime.cuda.devices import DEVICES, distance, on
 from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
@@ -33,10 +32,10 @@ PRECISIONS = [
 
 @pytest.fixture(autouse=True)
 def stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def called(self: Instance, work: Any) -> Any:
+    def called(layout: Any, work: Any) -> Any:
         raise AssertionError(f"NumPy computes {work.region}")
 
-    monkeypatch.setattr(Instance, "call", called)
+    monkeypatch.setattr(launches, "host_call", called)
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
     monkeypatch.setattr(few_channels, "MOST_INPUTS", 0)  # see test_few_channels.py
 

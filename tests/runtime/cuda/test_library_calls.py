@@ -15,8 +15,7 @@ from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running import slices as cuda_slices
-from magmadnn.runtime.cuda.running.runner import Instance
+from magmadnn.runtime.cuda.running import kept_slices
 from magmadnn.runtime.cuda.schedule import launches, small
 from tests.linalg.whitening import BATCH, X, Y, apart, network, trained
 from tests.runtime.cuda.devices import DEVICES, on
@@ -29,11 +28,11 @@ RNG = np.random.default_rng(8)
 def no_calls_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps stay on the device."""
 
-    def called(self: Instance, work: Any) -> Any:
+    def called(layout: Any, work: Any) -> Any:
         raise AssertionError(f"NumPy computes {work.region}")
 
     monkeypatch.setattr(group, "LARGEST", 0)  # no kernels of our own
-    monkeypatch.setattr(Instance, "call", called)
+    monkeypatch.setattr(launches, "host_call", called)
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
 
 
@@ -85,7 +84,7 @@ def test_factors_solutions_and_gradients_are_those_of_the_reference(device: str)
 def test_training_runs_several_steps_in_one_graph(device: str) -> None:
     with on(device):
         model = trained(network(device="cuda"))
-        assert any(cuda_slices._kept.values())  # not batch by batch
+        assert any(kept_slices._kept.values())  # not batch by batch
         assert "library potrf 6 x 6 in float32" in model.plan()
         assert "by NumPy" not in model.plan()
         assert apart(model, trained(network(executor="reference"))) < 1e-3

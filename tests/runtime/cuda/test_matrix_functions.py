@@ -18,9 +18,8 @@ from magmadnn.errors import NumericError
 from magmadnn.graph import Node
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running import slices as cuda_slices
-from magmadnn.runtime.cuda.running.runner import Instance
-from magmadnn.runtime.cuda.schedule import small
+from magmadnn.runtime.cuda.running import kept_slices
+from magmadnn.runtime.cuda.schedule import launches, small
 from tests.linalg.test_matrix_functions import FUNCTIONS, listed, matrices, node, right
 from tests.linalg.whitening import BATCH, X, Y, apart, trained
 from tests.runtime.cuda.devices import DEVICES, on
@@ -34,14 +33,14 @@ NAMES = [n for n in FUNCTIONS if "norm" not in n and "power" not in n and n != "
 @pytest.fixture(autouse=True)
 def no_calls_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps stay on the device, but for those without elements."""
-    original = Instance.call
+    original = launches.host_call
 
-    def called(self: Instance, work: Any) -> Any:
+    def called(layout: Any, work: Any) -> Any:
         if all(0 in one.shape for one in work.needed):
-            return original(self, work)
+            return original(layout, work)
         raise AssertionError(f"NumPy computes {work.region}")
 
-    monkeypatch.setattr(Instance, "call", called)
+    monkeypatch.setattr(launches, "host_call", called)
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
 
 
@@ -247,7 +246,7 @@ def test_graphs_are_cut_at_calls_that_none_can_hold_and_steps_still_run_in_slice
     monkeypatch.setattr(Course, "launch", lambda self: (courses.append(self), launch(self))[1])
     with on(device):
         model = trained(spectral(device="cuda"))
-        assert any(cuda_slices._kept.values())  # not batch by batch
+        assert any(kept_slices._kept.values())  # not batch by batch
         assert len(courses) >= 3 * (len(X) // BATCH) and len(set(courses)) <= 4
         assert "library syevd 6 x 6 in float32" in model.plan()
         assert "by NumPy" not in model.plan()

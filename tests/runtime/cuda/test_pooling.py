@@ -14,8 +14,7 @@ from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running.runner import Instance
-from magmadnn.runtime.cuda.schedule import small
+from magmadnn.runtime.cuda.schedule import launches, small
 from tests.runtime.cuda.devices import DEVICES, on
 
 # places, channels, and what a call is given
@@ -32,10 +31,10 @@ DTYPES = ["float32", "float64", "float16", "bfloat16"]
 
 @pytest.fixture(autouse=True)
 def stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def called(self: Instance, work: Any) -> Any:
+    def called(layout: Any, work: Any) -> Any:
         raise AssertionError(f"NumPy computes {work.region}")
 
-    monkeypatch.setattr(Instance, "call", called)
+    monkeypatch.setattr(launches, "host_call", called)
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
 
 

@@ -21,8 +21,7 @@ from magmadnn.compiler.program.precision import precision as precision_pass
 from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph.program import Program
 from magmadnn.runtime.cuda import algorithms
-from magmadnn.runtime.cuda.running import sliced_plans
-from magmadnn.runtime.cuda.running import slices as cuda_slices
+from magmadnn.runtime.cuda.running import kept_slices, sliced_plans
 from magmadnn.runtime.cuda.schedule import launches as items
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.tensor import placeholder
@@ -66,7 +65,7 @@ def test_models_of_every_precision_run_in_slices(
             losses = [m.fit(x, y, batch_size=32, verbose=0).rows[0]["loss"] for m in made]
             assert losses[0] == pytest.approx(losses[1], rel=OFF[precision])
             assert distance(*made) < OFF[precision]
-            assert any(cuda_slices._kept.values())  # not batch by batch
+            assert any(kept_slices._kept.values())  # not batch by batch
 
 
 @needs_compiler

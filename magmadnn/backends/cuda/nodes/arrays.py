@@ -1,4 +1,4 @@
-"""Functions of NumPy's interface on arrays that lie on a device, among what is launched."""
+"""Functions among what is launched: of NumPy's interface on arrays that lie on a device, and of the host."""
 
 from __future__ import annotations
 
@@ -43,3 +43,18 @@ class ArrayNode:
     def addresses(self) -> tuple[int, ...]:
         """All memory that it is given."""
         return tuple(array.address for array in self.arrays)
+
+
+@dataclass(frozen=True)
+class HostNode:
+    """A function of the host, which waits for the device where it reads what lies there.
+
+    Attributes:
+        title: what it computes.
+        run: the function.
+        after: as for `KernelNode`.
+    """
+
+    title: str
+    run: Callable[[], None]
+    after: tuple[int, ...] = ()

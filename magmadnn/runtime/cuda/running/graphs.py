@@ -15,6 +15,7 @@ from magmadnn.backends.cuda.engine import (
     Engine,
     Graph,
     GraphNode,
+    HostNode,
     KernelNode,
     LibraryNode,
     MatrixNode,
@@ -92,7 +93,9 @@ def _piece(engine: Engine, part: Launches) -> Graph:
     """A graph of launches, or the call that they are."""
     dump_kernel("graph.txt", partial(listing, part.items, part.after))
     call = part.items[0].what if part.items else None
-    if isinstance(call, ArrayNode) or (isinstance(call, MatrixNode) and not call.is_captured):
+    if isinstance(call, ArrayNode | HostNode) or (
+        isinstance(call, MatrixNode) and not call.is_captured
+    ):
         return engine.alone(call)
     return engine.graph(nodes_of(engine, part.items, part.after))
 

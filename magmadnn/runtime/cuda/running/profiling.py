@@ -16,7 +16,6 @@ from magmadnn.compiler.rates import Rates
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.schedule.launch import can_be_in_graph
-from magmadnn.runtime.cuda.schedule.launches import runs_on_device
 from magmadnn.runtime.profile.steps import enough_runs, is_wide, step_time, variables_kept
 from magmadnn.runtime.profile.text import Profile
 
@@ -123,18 +122,14 @@ class _Call:
 
 def _alone(instance: Instance, work: Work) -> Callable[[], None]:
     """A step by itself."""
-    if runs_on_device(instance.plan, work):
-        return graph_of(instance.engine, instance.items.of(work)).launch
-    return instance.call(work)
+    return graph_of(instance.engine, instance.items.of(work)).launch
 
 
 def _pieces(instance: Instance) -> list[_Chain | _Call]:
     pieces: list[_Chain | _Call] = []
     waiting: dict[int, Work] = {}
     for number, work in enumerate(instance.plan.work):
-        if runs_on_device(instance.plan, work) and all(
-            map(can_be_in_graph, instance.items.of(work))
-        ):
+        if all(map(can_be_in_graph, instance.items.of(work))):
             waiting[number] = work
             continue
         if waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -68,36 +69,24 @@ class Instance:
             return
         self._coming.clear()
         self._addresses, self._computing, self._updating, self._look = None, [], [], None
-        waiting: list[Work] = []
-        last = 0
-        for work in self.plan.work:
-            if waiting and last < self.plan.checked <= work.phase:
-                waiting = self._flush(waiting, last)
-            last = work.phase
-            if runs_on_device(self.plan, work):
-                waiting.append(work)
-            else:
-                waiting = self._flush(waiting, last)
-                self._add(self.call(work), last)
-        self._flush(waiting, last)
+        for is_update, works in itertools.groupby(
+            self.plan.work, lambda work: work.phase >= self.plan.checked
+        ):
+            actions = self._updating if is_update else self._computing
+            actions.append(self._graph(self._launches(list(works))).launch)
         self._addresses = addresses
 
-    def _flush(self, waiting: list[Work], phase: int) -> list[Work]:
-        """Make a graph of what is waiting; nothing waits then."""
-        if waiting:
-            items = [item for work in waiting for item in self.items.of(work)]
-            if self.items.small:
-                one = whole(items)
-                kernel = specialised(self.engine, [one.variant])
-                if kernel.is_there(1):
-                    items = [Item(one, (), ())]
-                else:
-                    items = [
-                        item for work in waiting for item in self.items.of(work, any_size=True)
-                    ]
-                    self._coming.append(kernel)
-            self._add(self._graph(items).launch, phase)
-        return []
+    def _launches(self, works: Sequence[Work]) -> list[Item]:
+        """The launches of some steps; of a small plan one kernel, once that is compiled."""
+        items = [item for work in works for item in self.items.of(work)]
+        if not self.items.small:
+            return items
+        one = whole(items)
+        kernel = specialised(self.engine, [one.variant])
+        if kernel.is_there(1):
+            return [Item(one, (), ())]
+        self._coming.append(kernel)
+        return [item for work in works for item in self.items.of(work, any_size=True)]
 
     def _graph(self, items: Sequence[Item]) -> Graph:
         """A graph of launches; those of small plans stay as they are, so that a new size compiles nothing."""
@@ -107,43 +96,16 @@ class Instance:
         """Whether a kernel for given sizes can take the place of several launches from now on."""
         return any(kernel.is_there(1) for kernel in self._coming)
 
-    def _add(self, action: Action, phase: int) -> None:
-        (self._computing if phase < self.plan.checked else self._updating).append(action)
-
     def listing(self) -> str:
         """The launches of a run, graph by graph, with what each waits for."""
         self.layout.begin()
-        texts, waiting = list[str](), list[Item]()
-        for work in [*self.plan.work, None]:
-            if work is not None and runs_on_device(self.plan, work):
-                waiting += self.items.of(work)
-            elif waiting:
-                whole_one = [Item(whole(waiting), (), ())] if self.items.small else waiting
-                for part in cut_at_calls(whole_one):
-                    made = merged(part, self.items.chip)
-                    texts.append(listing(made.items, made.after))
-                waiting = []
+        texts = list[str]()
+        waiting = [item for work in self.plan.work for item in self.items.of(work)]
+        one = [Item(whole(waiting), (), ())] if self.items.small else waiting
+        for part in cut_at_calls(one):
+            made = merged(part, self.items.chip)
+            texts.append(listing(made.items, made.after))
         return "\n".join(texts)
-
-    def call(self, work: Work) -> Action:
-        """A step of which NumPy computes something: graphs of launches, and calls between them."""
-        actions, waiting = list[Action](), list[Item]()
-        for piece in self.items.pieces(work):
-            if isinstance(piece, Item):
-                waiting.append(piece)
-                continue
-            if waiting:
-                actions.append(graph_of(self.engine, waiting).launch)
-                waiting = []
-            actions.append(piece)
-        if waiting:
-            actions.append(graph_of(self.engine, waiting).launch)
-
-        def call() -> None:
-            for action in actions:
-                action()
-
-        return call
 
     def run(
         self, fed: Mapping[Node, Array], guard: bool, workers: Agreement = ALONE

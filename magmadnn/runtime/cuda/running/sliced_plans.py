@@ -14,7 +14,7 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.layout import comes_to
-from magmadnn.runtime.cuda.schedule.launches import runs_on_device
+from magmadnn.runtime.cuda.schedule.library.sums import can_sum, is_collective
 from magmadnn.runtime.variables import tensor_of
 
 from .runner import CudaRunner
@@ -23,13 +23,16 @@ from .runner import CudaRunner
 def can_slice(
     runner: CudaRunner, data: Mapping[Node, Array | OnDevice], settings: Sequence[Node]
 ) -> bool:
-    """Whether a plan can run on its own: no calls, data of known types, values in memory of their own."""
+    """Whether a plan can run on its own: data of known types, values in memory of their own.
+
+    Sums over ranks that the host would do are none of its own.
+    """
     plan, fed = runner.plan, {*data, *settings}
     bases = plan.layouts.bases
     stored = {node for work in plan.work for node in work.needed}
     variables = [n for n in plan.program.nodes() if n.op is VARIABLE]
     return (
-        all(runs_on_device(plan, work) for work in plan.work)
+        all(can_sum(work) for work in plan.work if is_collective(work))
         and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
         and all(a.dtype.name in KEPT and a.size for a in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from magmadnn.backends.cuda.engine import Graph
 from magmadnn.compiler.cuda.fused.step_ends import FetchPart, advance, fetch, keep_all
 from magmadnn.compiler.cuda.text.variant import Variant
-from magmadnn.errors import OutOfMemoryError
+from magmadnn.errors import DeviceError
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
@@ -35,7 +34,7 @@ from magmadnn.runtime.cuda.data.staging import Staging
 from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, StreamedUpload
 from magmadnn.runtime.cuda.layout import Layout, comes_to
 from magmadnn.runtime.cuda.schedule.copies import copies
-from magmadnn.runtime.cuda.schedule.cuts import LONGEST, most_steps
+from magmadnn.runtime.cuda.schedule.cuts import LONGEST, is_cut, most_steps
 from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.launches import Items, finite_items
 from magmadnn.runtime.cuda.schedule.megakernel import whole
@@ -44,14 +43,12 @@ from magmadnn.runtime.variables import tensor_of
 from .graphs import graphs_of, variants_of
 from .pattern import Meaning, Pattern
 from .runner import CudaRunner, workspaces_of
-from .sliced_plans import can_slice, fetched_rounded
+from .sliced_plans import fetched_rounded
 
 _SIDES = 2
 # graphs that are no steps: of what variables were before the slice of a side, and of what they are
 _REMEMBER, _LOOK = tuple(f"remember {number}" for number in range(_SIDES)), "look"
 _HEAD = 16  # bytes, of two integers
-
-_kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
 
 
 class Known(NamedTuple):
@@ -364,16 +361,32 @@ class CudaSlices:
                 staging.send(block.address, values)
             self._sent[node] = text
         self._graph(_REMEMBER[side.number], steps[0], _LOOK).launch()
-        if coming.is_needed:
-            self._launch_behind_rows(coming, steps, order, staging)
-        else:
-            self._launch_steps(steps, order, staging)
+        launch_steps = partial(self._launch_behind_rows, coming)
+        self._launch_all(
+            launch_steps if coming.is_needed else self._launch_steps, steps, order, side
+        )
         self._graph(_LOOK).launch()
         for array in self.data.there:
             look_at(array, self._layouts[0].faults)
             if array.copy is not None:
                 array.copy.begin()
         return coming
+
+    def _launch_all(
+        self, launch: Callable[..., None], steps: list[int], order: Array, side: BufferSlot
+    ) -> None:
+        """The graphs of a slice. What a call between them raises is a fault: batches run one by one then."""
+        try:
+            launch(steps, order, side.staging)
+        except DeviceError:
+            raise
+        except Exception:
+            if not is_cut(self.plan):
+                raise
+            self._layouts[0].copy_in(self._layouts[0].faults, np.ones(1, np.int64))
+        except BaseException:
+            self._restore(side)
+            raise
 
     def _launch_steps(self, steps: list[int], order: Array, staging: Staging) -> None:
         """The graphs of a slice; the first begins at once."""
@@ -405,11 +418,15 @@ class CudaSlices:
 
     def _go_back(self, side: BufferSlot) -> None:
         """Give variables what they held before the slice of a side; it and what is behind it are dropped."""
-        self._engine.wait()
         sides = [flight.side for flight in self._flights]
         while side in sides:
             sides.pop()
             self._flights.pop().is_dropped = True
+        self._restore(side)
+
+    def _restore(self, side: BufferSlot) -> None:
+        """Give variables what they held before the slice of a side, once all is done that is on its way."""
+        self._engine.wait()
         for layout in self._layouts:
             layout.take_faults()
         for address, kept in zip(self._written, side.before, strict=True):
@@ -436,43 +453,3 @@ class CudaSlices:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
             self._special, self._is_specialised = None, False  # which depend on alignments
-
-
-def slices_of(
-    runner: CudaRunner,
-    data: Mapping[Node, Array | OnDevice],
-    settings: Sequence[Node],
-    sizes: Mapping[str, int],
-    batch_size: int,
-    streams: bool,
-    ring_bytes: int | None,
-) -> CudaSlices | None:
-    """Slices of a plan; None where a part of it is NumPy's, or the data does not fit on the device.
-
-    The last ones are kept with their graphs, and take new data of the same shapes. With `streams`, rows are
-    brought by `data.renew` before they are used; with `ring_bytes` they pass through a ring of that size.
-    """
-    looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
-    key = (looks, tuple(settings), tuple(sorted(sizes.items())), ring_bytes)
-    kept = _kept.setdefault(runner, {})
-    try:
-        if key not in kept or not kept[key].is_there():
-            kept.clear()
-            if not can_slice(runner, data, settings):
-                return None
-            kept[key] = CudaSlices(runner, data, settings, sizes, batch_size, ring_bytes)
-        kept[key].data.take(data, streams)  # which may have changed
-    except OutOfMemoryError:
-        kept.clear()
-        return None  # batches are then brought to the device one by one
-    return kept[key]
-
-
-def held_bytes(runner: CudaRunner) -> int:
-    """Bytes of data that kept slices of a plan have on the device."""
-    return sum(slices.data.nbytes for slices in _kept.get(runner, {}).values())
-
-
-def has_sliced(runner: CudaRunner, sizes: Mapping[str, int]) -> bool:
-    """Whether there is memory for slices of these sizes already."""
-    return any(kept.sizes == sizes for kept in _kept.get(runner, {}).values())

@@ -10,6 +10,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.dim import bind_value
 
 from .array_calls import takes_arrays
+from .launches import runs_on_device
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 STEPS = (1, 8, 64)  # of a graph
@@ -23,19 +24,19 @@ def most_steps(plan: NativePlan, sizes: Mapping[str, int]) -> int:
 
     One where graphs are cut within a step: those of each step are the same then.
     """
-    if _is_cut(plan):
+    if is_cut(plan):
         return 1
     launches = _launches_of_loops(plan, sizes)
     return max(steps for steps in STEPS if steps == 1 or steps * launches <= _MOST_LAUNCHES)
 
 
-def _is_cut(plan: NativePlan) -> bool:
+def is_cut(plan: NativePlan) -> bool:
     """Whether a step has calls that no graph can hold."""
-    if any(map(takes_arrays, plan.work)):
+    if any(takes_arrays(work) or not runs_on_device(plan, work) for work in plan.work):
         return True
     kernels = (work.lowered.kernel for work in plan.work if work.lowered is not None)
     calls = (k.function not in CAPTURED for k in kernels if isinstance(k, Library))
-    return any(calls) or any(_is_cut(loop.step) for loop in plan.loops.values())
+    return any(calls) or any(is_cut(loop.step) for loop in plan.loops.values())
 
 
 def _launches_of_loops(plan: NativePlan, sizes: Mapping[str, int]) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
+from magmadnn.backends.cuda.engine import HostNode
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import Node, naming_scope
@@ -13,8 +14,8 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.runtime.cuda.layout import Layout
 
 
-def host_call(layout: Layout, work: Work) -> Callable[[], None]:
-    """The ops' NumPy functions, on copies of their operands."""
+def host_call(layout: Layout, work: Work) -> HostNode:
+    """The ops' NumPy functions, on copies of their operands; graphs are cut there."""
     needed = set(work.needed)
 
     def call() -> None:
@@ -29,7 +30,8 @@ def host_call(layout: Layout, work: Work) -> Callable[[], None]:
         for node in needed:
             layout.write(node, known[node])
 
-    return call
+    names = (node.op.name for node in work.region.nodes if isinstance(node.op, Op))
+    return HostNode(f"by NumPy, on copies: {', '.join(dict.fromkeys(names))}", call)
 
 
 def _operand(layout: Layout, node: Node, known: Mapping[Node, Array]) -> Array:

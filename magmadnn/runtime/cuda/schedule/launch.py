@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from magmadnn.backends.cuda.engine import ArrayNode, LibraryNode, MatrixNode
+from magmadnn.backends.cuda.engine import ArrayNode, HostNode, LibraryNode, MatrixNode
 from magmadnn.compiler.cuda.text.variant import Launch
 
 from .hazards import Span
@@ -18,12 +18,12 @@ class Item:
     """A launch.
 
     Attributes:
-        what: of a kernel, or a call of the device's library, or of one that has NumPy's functions.
+        what: of a kernel; or a call of the device's library, of one that has NumPy's functions, of the host.
         reads: spans of memory that it reads,
         writes: and that it writes.
     """
 
-    what: Launch | LibraryNode | ArrayNode
+    what: Launch | LibraryNode | ArrayNode | HostNode
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
 
@@ -47,4 +47,4 @@ def can_be_in_graph(item: Item) -> bool:
     """Whether a graph can hold a launch; else it is cut there."""
     if isinstance(item.what, MatrixNode):
         return item.what.is_captured
-    return not isinstance(item.what, ArrayNode)
+    return not isinstance(item.what, ArrayNode | HostNode)

@@ -29,7 +29,6 @@ from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower.row_blocks import in_blocks
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
-from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of
 from magmadnn.graph.node import Node, naming_scope
 from magmadnn.runtime.cpu.boxes import boxes_of, rows_of
@@ -75,9 +74,6 @@ def may_fault(plan: NativePlan) -> bool:
     """Whether a kernel notes rows that are not there."""
     own = (w.lowered is not None and FAULTS in w.lowered.kernel.slots for w in plan.work)
     return any(own) or any(may_fault(loop.step) for loop in plan.loops.values())
-
-
-Piece = Item | Callable[[], None]  # a launch, or a call of the host's between launches
 
 
 class Items:
@@ -129,15 +125,6 @@ class Items:
     def _workspaces(self) -> Iterator[Span]:
         return cycle(self._give_workspaces())
 
-    def pieces(self, work: Work) -> Iterator[Piece]:
-        """What does one step, in order: launches, and calls of NumPy's functions on copies."""
-        if work.region.nodes[0] in self._layout.plan.loops:
-            yield from self._loop(work).pieces()
-        elif runs_on_device(self._layout.plan, work):
-            yield from self.of(work)
-        else:
-            yield host_call(self._layout, work)
-
     def _loop(self, work: Work) -> LoopSteps:
         if work not in self._loops:
             plan = self._layout.plan.loops[work.region.nodes[0]]
@@ -148,13 +135,15 @@ class Items:
         return Items(layout, self._engine, self._give_workspaces, self._tensor_float, within=True)
 
     def of(self, work: Work, any_size: bool = False) -> list[Item]:
-        """The launches of one step that runs on the device, in order.
+        """The launches of one step, in order; a call of the host where there is no code for the device.
 
         With `any_size` products of a small plan take their sizes as arguments, to be launched by themselves
         until the one kernel of the step is compiled. Bits are the same.
         """
-        if work.region.kind is RegionKind.LOOP:
-            return [piece for piece in self.pieces(work) if isinstance(piece, Item)]
+        if work.region.nodes[0] in self._layout.plan.loops:
+            return list(self._loop(work).items())
+        if not runs_on_device(self._layout.plan, work):
+            return [Item(host_call(self._layout, work), (), ())]
         if is_collective(work):
             return sums_of(self._layout, work)
         if takes_arrays(work):

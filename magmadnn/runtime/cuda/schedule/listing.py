@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from magmadnn.backends.cuda.engine import ArrayNode, LibraryNode
+from magmadnn.backends.cuda.engine import ArrayNode, HostNode, LibraryNode
 from magmadnn.compiler.cuda.fused.chained import Chained
 from magmadnn.compiler.cuda.fused.merged import Merged
 from magmadnn.compiler.cuda.fused.summed import Summed
@@ -22,7 +22,7 @@ def listing(items: Sequence[Item], after: Sequence[tuple[int, ...]]) -> str:
     lines: list[str] = []
     for number, (item, edges) in enumerate(zip(items, after, strict=True)):
         behind = f"; after {', '.join(map(str, edges))}" if edges else ""
-        if isinstance(item.what, LibraryNode | ArrayNode):
+        if isinstance(item.what, LibraryNode | ArrayNode | HostNode):
             lines.append(f"{number}: {item.what.title}{behind}")
             continue
         one = item.what

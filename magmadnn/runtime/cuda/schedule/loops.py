@@ -7,8 +7,10 @@ these lie, so a step more is only more launches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from magmadnn.backends.cuda.engine import HostNode
 from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.plan.native_plan import LoopPlan, Work
 from magmadnn.graph.node import Node
@@ -19,7 +21,7 @@ from .copies import copied_bytes
 from .launch import Item
 
 if TYPE_CHECKING:
-    from .launches import Items, Piece
+    from .launches import Items
 
 
 class LoopSteps:
@@ -46,7 +48,7 @@ class LoopSteps:
         self._layout = StepLayout(loop, outer, results)
         self._items = items(self._layout)
 
-    def pieces(self) -> Iterator[Piece]:
+    def items(self) -> Iterator[Item]:
         """Launches, and calls where a step has some, in order."""
         layout, loop = self._layout, self._loop
         for number, variable in loop.carried.items():
@@ -56,8 +58,8 @@ class LoopSteps:
             layout.at(step)
             yield from self._before()
             for work in loop.step.work:
-                for piece in self._items.pieces(work):
-                    yield piece if isinstance(piece, Item) else _at(layout, step, piece)
+                for item in self._items.of(work):
+                    yield _at(layout, step, item) if isinstance(item.what, HostNode) else item
             yield from self._after()
 
     def _before(self) -> Iterator[Item]:
@@ -85,11 +87,13 @@ class LoopSteps:
         return copied_bytes(self._layout.frames[node].nbytes, source, to, self._chip)
 
 
-def _at(layout: StepLayout, step: int, call: Callable[[], None]) -> Callable[[], None]:
-    """A call that is made later, when addresses may be those of another step."""
+def _at(layout: StepLayout, step: int, item: Item) -> Item:
+    """A call of the host that is made later, when addresses may be those of another step."""
+    assert isinstance(item.what, HostNode)
+    call = item.what.run
 
     def run() -> None:
         layout.at(step)
         call()
 
-    return run
+    return replace(item, what=replace(item.what, run=run))
