@@ -28,6 +28,10 @@ name = "none"
 function = "mods:shown"
 after = ["all"]
 copies = 2
+[[modules]]
+name = "command"
+command = ["sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; sleep 0.3"]
+after = ["all"]
 """
 MODULES = """
 import os, time
@@ -51,11 +55,11 @@ def test_modules_see_their_gpus_only(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     said = {
         run: (tmp_path / "out" / "modules" / run / "rank-0.log").read_text().split()[1:]
-        for run in ("pair.0", "pair.1", "all.0", "none.0", "none.1")
+        for run in ("pair.0", "pair.1", "all.0", "none.0", "none.1", "command.0")
     }
     pair = [said["pair.0"], said["pair.1"]]
     assert all(len(own) == 1 and own[0] in "356" for own in pair) and pair[0] != pair[1]
     two = said["all.0"][0].split(",")
     assert len(two) == 2 and set(two) < {"3", "5", "6"}
-    # Ranks have run others with GPUs before; nothing is left of that.
-    assert said["none.0"] == said["none.1"] == ["3,5,6"]
+    # Ranks have run others with GPUs before; nothing is left of that, and `gpus = 0` shows none.
+    assert said["none.0"] == said["none.1"] == said["command.0"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from argparse import Namespace
 from dataclasses import replace
@@ -100,7 +101,8 @@ def _by_mpi(folder: Path, made: SearchArguments, ranks: int, say: Console) -> in
     if made.own["workers"] is not None or made.own["trial_seconds"] is not None:
         raise ArgumentError("--mpi: ranks train, so leave --workers and --trial-seconds out")
     job = Workflow("search")
-    text = json.dumps({"own": dict(made.own), "quiet": say.quiet})
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    text = json.dumps({"own": dict(made.own), "quiet": say.quiet, "gpus": seen})
     job.add_module(
         "magmadnn.cli.searches.search_run:search_on_ranks",
         "search",
@@ -124,6 +126,10 @@ def search_on_ranks(context: Any) -> None:
 
     folder = Path(context.args[0])
     more = json.loads(context.args[1])
+    # A module that asks for no GPUs sees none; ranks of a search share those of the job.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if more["gpus"] is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = more["gpus"]
     made = replace(SearchArguments.from_record(read_run(folder), str(folder)), own=more["own"])
     settings = made.settings
     say = Console(more["quiet"] or context.rank > 0)

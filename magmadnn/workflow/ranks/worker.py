@@ -221,8 +221,7 @@ class Worker:
         environment = {k: filled(v, names) for k, v in module.environment.items()}
         environment |= {name: str(module.threads) for name in VARIABLES}
         environment |= {f"MAGMADNN_{k.upper()}": v for k, v in names.items()}
-        if module.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)
         key = self._watch.run
         run_command(
             [found, *rest, *context.args],
@@ -308,10 +307,9 @@ def _printing_to(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _seeing(gpus: Sequence[str]) -> Iterator[None]:
-    """Show a run its GPUs only, and the rank's next run those of the job again; without any, hide nothing."""
+    """Show a run its GPUs only, none where it asked for none, and afterwards those of the job again."""
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     try:
         yield
     finally:
