@@ -551,6 +551,8 @@ def test_status_report_and_stop(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+    told = call(tmp_path, "stop", "out")
+    assert told.returncode == 0 and "has ended already: failed" in told.stdout
     assert call(tmp_path, "report", "out").returncode == 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert (

@@ -186,7 +186,9 @@ def _stop(place: str, now: bool, say: Console) -> int:
     from magmadnn.workflow.ranks.plan_folder import STOP
 
     folder = _folder(place)
-    _history(str(folder))
+    if finish := _history(str(folder))[1].finish:
+        say(f"{folder} has ended already: {finish}")
+        return 0
     write_file(folder / STOP, b"now\n" if now else b"then\n")
     say(f"{folder} ends {'now' if now else 'when what runs has ended'}")
     return 0

@@ -62,7 +62,8 @@ def _box(description: Description, step: Step, x: int, y: int, height: int) -> s
 
 def _text(x: int, y: int, name: str, about: str) -> str:
     shown = name if len(name) <= 18 else f"{name[:16]}.."
-    side = about if len(about) <= 14 else f"{about[:13]}."
+    room = 32 - len(shown)
+    side = about if len(about) <= room else f"{about[: room - 1]}."
     return f'<text x="{x}" y="{y}">{escape(shown)} <tspan class="s">{escape(side)}</tspan></text>'
 
 
