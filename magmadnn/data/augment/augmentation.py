@@ -72,6 +72,19 @@ class Augmentation(ABC):
         """
         ...
 
+    def numbers(self, draws: Draws, use: str, sides: tuple[int, int]) -> Floats:
+        """What is drawn for each image, [n, count], from which a step on a device computes what `apply` does.
+
+        Args:
+            draws: random numbers of these n rows.
+            use: as for `apply`.
+            sides: height and width.
+
+        Raises:
+            ArgumentError: only transforms of this package tell their numbers.
+        """
+        raise ArgumentError(f"{type(self).__name__}: is applied on the host only")
+
     def check(self, shape: tuple[int, ...]) -> None:
         """Look whether images of this shape, [height, width, channels], can be changed so.
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from magmadnn.data.augment.augmentation import Augmentation, Draws, Floats, Images, in_range
 from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
@@ -49,10 +48,15 @@ class RandomCrop(Augmentation):
         height, width = images.shape[1:3]
         sides = ((0, 0), (self.padding,) * 2, (self.padding,) * 2, (0, 0))
         padded = np.pad(images, sides, mode=self.fill)
-        corners = (draws.uniform(use, 2) * (2 * self.padding + 1)).astype(np.int64)
+        corners = self.numbers(draws, use, (height, width)).astype(np.int64) + self.padding
         for k, (top, left) in enumerate(corners.tolist()):
             images[k] = padded[k, top : top + height, left : left + width]
         return images
+
+    def numbers(self, draws: Draws, use: str, sides: tuple[int, int]) -> Floats:
+        """Rows and columns that the image is moved by, from -padding to padding."""
+        found: Floats = np.floor(draws.uniform(use, 2) * (2 * self.padding + 1)) - self.padding
+        return found
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,16 @@ class RandomFlip(Augmentation):
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
         """See `Augmentation`."""
-        across, down = (draws.uniform(use, 2) < 0.5).T
-        if self.horizontal:
-            images[across] = images[across, :, ::-1]
-        if self.vertical:
-            images[down] = images[down, ::-1]
+        across, down = self.numbers(draws, use, (0, 0)).T > 0
+        images[across] = images[across, :, ::-1]
+        images[down] = images[down, ::-1]
         return images
+
+    def numbers(self, draws: Draws, use: str, sides: tuple[int, int]) -> Floats:
+        """1 where left and right change places, and where top and bottom do; else 0."""
+        wanted = np.array([self.horizontal, self.vertical], float)
+        found: Floats = (draws.uniform(use, 2) < 0.5) * wanted
+        return found
 
 
 @dataclass(frozen=True)
@@ -98,16 +106,23 @@ class RandomRotation(Augmentation):
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
         """See `Augmentation`."""
+        height, width = images.shape[1:3]
+        turns = self.numbers(draws, use, (height, width))
+        return _sampled(images, *_turned(turns[:, :, None, None], height, width))
+
+    def numbers(self, draws: Draws, use: str, sides: tuple[int, int]) -> Floats:
+        """Cosine and sine of the angle."""
         angles = np.deg2rad(self.degrees) * (2 * draws.uniform(use, 1) - 1)
-        return _sampled(images, *_turned(angles[:, :, None], *images.shape[1:3]))
+        return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def _turned(angles: Floats, height: int, width: int) -> tuple[Floats, Floats]:
+def _turned(turns: Floats, height: int, width: int) -> tuple[Floats, Floats]:
     """For each pixel of the result [n, height, width], the row and column it comes from."""
+    cosine, sine = turns[:, 0], turns[:, 1]
     y, x = np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2
     y = y[None, :, None]
-    rows = np.cos(angles) * y - np.sin(angles) * x + (height - 1) / 2
-    columns = np.sin(angles) * y + np.cos(angles) * x + (width - 1) / 2
+    rows = cosine * y - sine * x + (height - 1) / 2
+    columns = sine * y + cosine * x + (width - 1) / 2
     return np.clip(rows, 0, height - 1), np.clip(columns, 0, width - 1)
 
 
@@ -146,9 +161,14 @@ class Cutout(Augmentation):
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
         """See `Augmentation`."""
         means = images.mean(axis=(1, 2))
-        sides: NDArray[np.int64] = np.array(images.shape[1:3])
-        starts = (draws.uniform(use, 2) * sides).astype(np.int64) - self.size // 2
+        height, width = images.shape[1:3]
+        starts = self.numbers(draws, use, (height, width)).astype(np.int64)
         for k, (top, left) in enumerate(starts.tolist()):
             rows = slice(max(top, 0), max(top + self.size, 0))
             images[k, rows, max(left, 0) : max(left + self.size, 0)] = means[k]
         return images
+
+    def numbers(self, draws: Draws, use: str, sides: tuple[int, int]) -> Floats:
+        """First row and column of the square, which may be outside."""
+        found: Floats = np.floor(draws.uniform(use, 2) * np.array(sides)) - self.size // 2
+        return found

@@ -110,6 +110,18 @@ class Pipeline:
             images /= scale
         return images
 
+    def numbers(self, rows: Rows, epoch: int, sides: tuple[int, int]) -> NDArray[np.float32]:
+        """What transforms draw for these rows in an epoch, one transform's beside the other's.
+
+        Args:
+            rows: their numbers.
+            epoch: counted from 0.
+            sides: height and width of an image.
+        """
+        draws = Draws(self.seed, epoch, rows)
+        drawn = [t.numbers(draws, self._use(k), sides) for k, t in enumerate(self.transforms)]
+        return np.concatenate(drawn, axis=1).astype(np.float32)
+
     def pairs(
         self, x: Array, y: Array, rows: Rows, epoch: int, every: Rows
     ) -> tuple[Images, Array]:

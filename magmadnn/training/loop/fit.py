@@ -258,7 +258,7 @@ class Fit:
         sample = self.source.sample
         weights = None if sample.weights is None else sample.weights[:1]
         one = Batch([a[:1] for a in sample.inputs], [a[:1] for a in sample.targets], weights)
-        return feeds_for(self.model, self.objective, one)
+        return feeds_for(self.objective, one)
 
     def _tell_place(self) -> None:
         """Tell a step that averages gradients of several batches which one is next."""
@@ -287,7 +287,7 @@ class Fit:
                 place = self.epoch, self.batch, self.batches
                 self.step.next_batch(batch.all_rows, *place, whole)
             with numbered(self.batch, self.epoch):
-                feeds = feeds_for(self.model, self.objective, batch)
+                feeds = feeds_for(self.objective, batch)
                 loss, *sums = self.step.run(feeds, guard=True)
             if isinstance(self.step, RanksStep) and (done := self.step.last_batch()) is not None:
                 batch = replace(batch, whole_rows=done[0], whole_weight=done[1])
@@ -382,7 +382,7 @@ class Fit:
             self._made_slices[size] = None
             if found is not None:
                 arrays, rows = found
-                data = data_for(self.model, self.objective, arrays)
+                data = data_for(self.objective, arrays)
                 if self.objective.weights is not None:
                     self._weights[size] = data[self.objective.weights]
                 how = (rows, self.source.streams, self.source.ring_bytes)

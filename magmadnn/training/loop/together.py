@@ -99,7 +99,7 @@ class Together:
 
         def batch_of(epoch: int, number: int) -> Any:
             batch = source.one(epoch, fit.current_batch_size, number)
-            return feeds_for(fit.model, fit.objective, batch), batch.weight
+            return feeds_for(fit.objective, batch), batch.weight
 
         step.serve(batch_of)
         return True

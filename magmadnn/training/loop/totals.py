@@ -84,9 +84,9 @@ def _added(start: Any, terms: Array) -> Any:
     return np.add.accumulate(np.concatenate([np.asarray(start, np.float64)[None], terms]))[-1]
 
 
-def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Array]:
+def feeds_for(objective: Objective, batch: Batch) -> dict[Any, Array]:
     """The feeds of one batch."""
-    feeds = dict(zip(model.inputs, batch.inputs, strict=True))
+    feeds = dict(zip(objective.inputs, batch.inputs, strict=True))
     feeds |= dict(zip(objective.targets, batch.targets, strict=True))
     if objective.weights is not None:
         of_each = (len(objective.targets),) if len(objective.weights.shape) > 1 else ()
@@ -103,10 +103,10 @@ def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Arr
     return feeds
 
 
-def data_for(model: Model, objective: Objective, arrays: BatchArrays) -> dict[Any, Array]:
+def data_for(objective: Objective, arrays: BatchArrays) -> dict[Any, Array]:
     """The arrays that rows of batches are taken from, by placeholder."""
     inputs, targets, weights = arrays
-    data = dict(zip(model.inputs, inputs, strict=True))
+    data = dict(zip(objective.inputs, inputs, strict=True))
     data |= dict(zip(objective.targets, targets, strict=True))
     if objective.weights is not None:
         data[objective.weights] = weights[0]
@@ -124,7 +124,7 @@ def run_once(
     """Loss and metrics over batches, without training."""
     totals = Totals(objective)
     for batch in batches:
-        feeds = feeds_for(model, objective, batch)
+        feeds = feeds_for(objective, batch)
         loss, *sums = executable.run({k.node: v for k, v in feeds.items()})
         totals.add(batch, loss, sums)
     return totals.results()

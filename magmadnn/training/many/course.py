@@ -118,11 +118,11 @@ class FitCourse:
         seen = _evaluation(fit)
         looked = None
         if seen is not None:
-            data = data_for(fit.model, seen.objective, seen.source.arrays)
+            data = data_for(seen.objective, seen.source.arrays)
             sizes = _leg_sizes(seen.source.rows or 0, seen.batch_size)
             looked = Looked(seen.executable, data, sizes)
         source.look()
-        data = data_for(fit.model, fit.objective, source.arrays)
+        data = data_for(fit.objective, source.arrays)
         if device is not None and fit.objective.weights is not None:
             data[fit.objective.weights] = _sent(data[fit.objective.weights], device)
         sizes = _leg_sizes(source.rows or 0, fit.current_batch_size)

@@ -254,7 +254,7 @@ def _evaluated(fit: Fit) -> int:
         return 0
     source = fit.validation.source()
     objective, executable = evaluation_of(fit.model, source)
-    data = data_for(fit.model, objective, source.arrays)
+    data = data_for(objective, source.arrays)
     rows = min(fit.validation.batch_size, source.rows or 1)
     sizes = executable.sizes({node: array[:rows] for node, array in as_feeds(data).items()})
     memory = executable.memory(sizes)

@@ -17,6 +17,10 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.runtime.threads import MOST
 from magmadnn.training.loop.augmented_source import AugmentedSource
+from magmadnn.training.loop.drawn_source import DrawnSource
+
+from .augmented_step import StepAugmentation, can_be_in_step
+from .checks import gpu_of
 
 if TYPE_CHECKING:
     from .model import Model
@@ -41,12 +45,14 @@ def transforms_for(
             f"fit: augment needs a model of one input and one output, got {len(inputs)} and {len(targets)}; "
             "give an iterable of batches that your own code changes"
         )
-    if not (isinstance(inputs[0], np.ndarray | OnDemand) and isinstance(targets[0], np.ndarray)):
+    if not _on_host(inputs[0]) and not changed_in_step(model, augment):
         raise ArgumentError(
-            "fit: augment changes arrays of the host, and x or y lies on the device: give NumPy arrays"
+            "fit: x lies on a device, and augment has transforms that are applied on the host: give a NumPy "
+            "array"
         )
     try:
-        check_images(inputs[0])
+        if _on_host(inputs[0]):
+            check_images(inputs[0])
         found = as_transforms(augment, inputs[0].shape[1:])
     except MagmaDNNError as error:
         raise type(error)(f"fit: {error}") from error
@@ -55,6 +61,53 @@ def transforms_for(
             "fit: Mixup mixes targets, and sample_weight or class_weight weighs samples: leave one out"
         )
     return found
+
+
+def _on_host(array: Any) -> bool:
+    return isinstance(array, np.ndarray | OnDemand)
+
+
+def changed_in_step(model: Model, augment: Any) -> bool:
+    """Whether images are changed within the step: on a GPU, by transforms that have formulas there."""
+    if gpu_of(model) is None or len(model.inputs) != 1 or model.inputs[0].ndim != 4:
+        return False
+    (x,) = model.inputs
+    try:
+        found = as_transforms(augment, [size for size in x.shape[1:] if isinstance(size, int)])
+    except MagmaDNNError:
+        return False  # which the host tells
+    return bool(found) and can_be_in_step(found, x)
+
+
+def augmented_step(
+    model: Model,
+    transforms: tuple[Augmentation, ...],
+    inputs: Sequence[Any],
+    targets: Sequence[Array],
+    weights: Array | None,
+    **options: Any,
+) -> tuple[DrawnSource, StepAugmentation]:
+    """Batches of images on a device, and what the step does to them."""
+    pipeline = _pipeline(model, transforms, targets[0])
+    made = StepAugmentation(model.inputs[0], pipeline)
+    rows = np.arange(len(inputs[0]))
+
+    def draw(epoch: int) -> NDArray[np.float32]:
+        return pipeline.numbers(rows, epoch, made.sides)
+
+    return DrawnSource(inputs[0], targets[0], weights, draw=draw, **options), made
+
+
+def _pipeline(model: Model, transforms: tuple[Augmentation, ...], targets: Array) -> Pipeline:
+    made, width = model.preparation, model.outputs[0].shape[-1]
+    numbered = isinstance(transforms[-1], Mixup) and targets.dtype.kind in "iub"
+    return Pipeline(
+        transforms,
+        model.seed,
+        mean=made.mean if isinstance(made, Preparation) else None,
+        std=made.std if isinstance(made, Preparation) else None,
+        classes=width if numbered and isinstance(width, int) else None,
+    )
 
 
 def augmented_source(
@@ -76,15 +129,7 @@ def augmented_source(
         raise ArgumentError(
             f"fit: loader_workers must be a whole number from 1 to {MOST}, got {workers!r}"
         )
-    made, width = model.preparation, model.outputs[0].shape[-1]
-    numbered = isinstance(transforms[-1], Mixup) and targets[0].dtype.kind in "iub"
-    pipeline = Pipeline(
-        transforms,
-        model.seed,
-        mean=made.mean if isinstance(made, Preparation) else None,
-        std=made.std if isinstance(made, Preparation) else None,
-        classes=width if numbered and isinstance(width, int) else None,
-    )
+    pipeline = _pipeline(model, transforms, targets[0])
     return AugmentedSource(
         inputs[0], targets[0], weights, pipeline=pipeline, workers=workers, seed=seed, chosen=chosen
     )

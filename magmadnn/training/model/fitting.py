@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from magmadnn.data import split_rows
 from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.optim import Step
 from magmadnn.runtime import Executable
 from magmadnn.training.arguments import at_least, check_order, check_share, epochs_of, listed
@@ -27,7 +28,8 @@ from magmadnn.training.objective.objective import Objective
 from magmadnn.training.objective.target_values import check_targets
 from magmadnn.training.objective.weights import sample_weights
 
-from .augmenting import augmented_source, transforms_for
+from .augmented_step import StepAugmentation
+from .augmenting import augmented_source, augmented_step, changed_in_step, transforms_for
 from .checks import as_iterable, check_validation, check_values, checked_arrays, gpu_of
 from .plain.identity import identity_of
 from .training_step import objective_key, training_step
@@ -108,6 +110,7 @@ def new_fit(
     shown = for_verbosity(verbose)
     held_back = None
     transforms: tuple[Augmentation, ...] = ()
+    augmentation: StepAugmentation | None = None
     if y is None:
         if validation_split or any(v is not None for v in (sample_weight, class_weight, augment)):
             what = "validation_split, sample_weight, class_weight and augment"
@@ -115,7 +118,8 @@ def new_fit(
         source: Source = stream_of(model, x)
     else:
         later = not (class_weight or callbacks)
-        moves = augment is None  # images are changed on the host
+        in_step = augment is not None and parallel is None and changed_in_step(model, augment)
+        moves = augment is None or in_step  # otherwise images are changed on the host
         inputs, targets = checked_arrays(model, "fit", x, y, later, moves)
         names = output_names(model.outputs)
         weights = sample_weights("fit", targets, sample_weight, class_weight, names)
@@ -131,7 +135,11 @@ def new_fit(
         on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
         look = partial(check_values, model, inputs, targets)
         transforms = transforms_for(model, augment, inputs, targets, weights)
-        if transforms:
+        if transforms and in_step and isinstance(inputs[0], OnDevice):
+            source, augmentation = augmented_step(
+                model, transforms, inputs, targets, weights, chosen=kept, look=look, **on
+            )
+        elif transforms:
             source = augmented_source(
                 model, transforms, inputs, targets, weights, kept, on["seed"], loader_workers
             )
@@ -143,7 +151,8 @@ def new_fit(
             f"fit: accumulate={accumulate} must know how many batches an epoch has: give arrays, or a list "
             "of batches"
         )
-    objective, step = training_step(model, source.sample, more, int(accumulate), parallel)
+    how = (more, int(accumulate), parallel, augmentation)
+    objective, step = training_step(model, source.sample, *how)
     if parallel is not None:
         source = OwnRows(source, parallel.own_rows)
     size = 1024 if callable(batch_size) else max(batch_size, 1024)

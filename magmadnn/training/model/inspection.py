@@ -70,7 +70,7 @@ def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:
     assert model._step is not None
     targets = [a[:batch_size] for a in targets_for(model.outputs, y, "profile: ")]
     batch = Batch(inputs, targets)
-    profile = found.profile(feeds_for(model, model._step[1], batch))
+    profile = found.profile(feeds_for(model._step[1], batch))
     return replace(profile, waited=model._waited)
 
 

@@ -17,6 +17,7 @@ from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.objective.heads import key_of
 from magmadnn.training.objective.objective import Objective
 
+from .augmented_step import StepAugmentation
 from .checks import looks
 from .plain.architecture import kept_states, trained_of
 
@@ -75,13 +76,13 @@ def optimizer_in_force(model: Model) -> Optimizer | None:
 
 def training_step(
     model: Model, sample: Batch, more: tuple[Transform, ...] = (), accumulate: int = 1,
-    parallel: TrainingWay | None = None,
+    parallel: TrainingWay | None = None, augmentation: StepAugmentation | None = None,
 ) -> tuple[Objective, Step]:  # fmt: skip
     """The step for targets like these; where it has to be made, it goes on from that before.
 
     The state stays as long as the optimiser and what it trains are the same, the settings always. `more` are
     parts that come after the optimiser's own, `accumulate` batches of which gradients are averaged,
-    `parallel` how ranks share a batch.
+    `parallel` how ranks share a batch, `augmentation` how images are changed first.
     """
     variables = model.variables()
     trained = tuple(p.node for p in trained_of(variables))
@@ -90,7 +91,7 @@ def training_step(
     key = (
         trained,
         tuple(s.node for s in kept),
-        objective_key(model, sample),
+        (*objective_key(model, sample), *(augmentation.key if augmentation else ())),
         *way.values(),
         more,
         accumulate,
@@ -101,7 +102,7 @@ def training_step(
             raise ArgumentError(
                 "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
             )
-        objective = Objective(model, sample.targets, sample.weights)
+        objective = Objective(model, sample.targets, sample.weights, augmentation)
         if parallel is not None:
             step = _parallel_step(
                 model, objective, parallel, accumulate, kept=kept, more=more, **way

@@ -23,6 +23,7 @@ from .heads import check_columns, heads_of
 from .measured import Measured
 
 if TYPE_CHECKING:
+    from magmadnn.training.model.augmented_step import StepAugmentation
     from magmadnn.training.model.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,6 +37,7 @@ class Objective:
     it was divided by, and that, and with one for the regularisers.
 
     Attributes:
+        inputs: placeholders: those of the model; behind them what is drawn for each image.
         targets: placeholders, one for each output.
         weights: placeholder for the samples' weights, [batch], or [batch, outputs] where each output has its
             own; None where there are none.
@@ -44,8 +46,15 @@ class Objective:
         metrics: in the order of their sums.
     """
 
-    def __init__(self, model: Model, targets: Sequence[Array], weights: Array | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        targets: Sequence[Array],
+        weights: Array | None,
+        augmentation: StepAugmentation | None = None,
+    ) -> None:
         heads = heads_of(model)
+        self.inputs: list[Placeholder] = list(model.inputs)
         if len(targets) != len(heads):
             raise DataError(f"fit: the model has {len(heads)} outputs, got {len(targets)} targets")
         self.targets: list[Placeholder] = []
@@ -81,6 +90,9 @@ class Objective:
                 self._losses.append((None, 1.0))
                 pairs.append(self._pair(penalty, None if self._has_own_weights else self.weights))
         self.sums: list[Operation] = [*pairs, *sums]
+        if augmentation is not None:
+            self.inputs.append(augmentation.drawn)
+            self.loss, *self.sums = augmentation.within([self.loss, *self.sums])
         apart = any(divisor is not None for divisor in divisors) or self._has_own_weights
         self._divisor, self._are_apart = divisors[0], len(heads) > 1 and apart
 
