@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeviceMemory", "Provider", "array_library", "available", "check_process", "device_count",
-    "device_engine", "device_memory", "install", "opens_slowly",
+    "device_engine", "device_memory", "install", "is_opened", "opens_slowly",
 ]  # fmt: skip
 
 
@@ -57,6 +57,11 @@ _opened_by: list[int] = []  # the process that opened a device
 _opening = ProcessLock(
     reentrant=True
 )  # by threads that do not know of each other: each device once
+
+
+def is_opened() -> bool:
+    """Whether this process, or one it was forked from, has opened a GPU: CUDA fails in its forks."""
+    return bool(_opened_by)
 
 
 def check_process() -> None:

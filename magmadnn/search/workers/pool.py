@@ -14,10 +14,13 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from magmadnn.backends.cuda import is_opened
 from magmadnn.errors import ArgumentError
 from magmadnn.search.trials.records import FAILED, NO_MEMORY, TIMED_OUT, Job, Outcome
 from magmadnn.search.trials.training import Task
 
+from .processes import Forked, Process, Spawned
+from .sending import sent
 from .worker import serve, shares
 
 _KILLS = 10  # of the process of one job, before it counts as out of memory
@@ -28,7 +31,7 @@ _KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 @dataclass
 class _Worker:
     number: int
-    process: int
+    process: Process
     connection: Connection
     jobs: tuple[Job, ...] = ()
     begun: float = 0.0
@@ -38,7 +41,9 @@ class _Worker:
 class Pool:
     """Processes that train trials.
 
-    They are forked from this one, so that `build` may be any function and data is not copied.
+    They are forked from this one, so that `build` may be any function and data is not copied. Where this
+    process has opened a GPU, which would not work in its forks, they are begun anew, and read a copy of
+    the task.
 
     Args:
         task: what a trial is.
@@ -61,9 +66,10 @@ class Pool:
         self._crashes: Counter[tuple[int, int]] = Counter()
         self._again: list[tuple[Job, ...]] = []  # parts of groups whose process has died
         self._retried: Counter[tuple[int, int]] = Counter()
+        self._sent = sent(task) if is_opened() else None
         self._workers: list[_Worker] = []
         for number in range(count):
-            self._workers.append(self._forked(number))
+            self._workers.append(self._begun(number))
 
     @property
     def has_room(self) -> bool:
@@ -99,11 +105,13 @@ class Pool:
         for worker in self._workers:
             self._end(worker)
         self._workers = []
+        if self._sent is not None:
+            self._sent.close()
 
     @property
     def processes(self) -> list[int]:
         """The numbers of the processes."""
-        return [worker.process for worker in self._workers]
+        return [worker.process.number for worker in self._workers]
 
     # --- one worker --------------------------------------------------------------------------------
 
@@ -177,12 +185,21 @@ class Pool:
 
     def _replace(self, worker: _Worker) -> None:
         """A new process in the place of one that has ended."""
-        made = self._forked(worker.number)
+        made = self._begun(worker.number)
         worker.process, worker.connection = made.process, made.connection
         worker.jobs, worker.trials = (), set()
 
-    def _forked(self, number: int) -> _Worker:
+    def _begun(self, number: int) -> _Worker:
         ours, theirs = Pipe()
+        if self._sent is None:
+            process: Process = self._forked(number, ours, theirs)
+        else:
+            given = (self._sent, theirs, (), self._shares[number], os.getpid(), self._folder)
+            process = Spawned(serve, given)
+        theirs.close()
+        return _Worker(number, process, ours)
+
+    def _forked(self, number: int, ours: Connection, theirs: Connection) -> Forked:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
@@ -193,17 +210,12 @@ class Pool:
         if process == 0:
             others = [ours, *(worker.connection for worker in self._workers)]
             serve(self._task, theirs, others, self._shares[number], parent, self._folder)
-        theirs.close()
-        return _Worker(number, process, ours)
+        return Forked(process)
 
     def _end(self, worker: _Worker) -> int:
         """End a process; its exit code, negative for a signal."""
         worker.connection.close()
-        done, status = os.waitpid(worker.process, os.WNOHANG)
-        if not done:
-            os.kill(worker.process, signal.SIGKILL)
-            _, status = os.waitpid(worker.process, 0)
-        return os.waitstatus_to_exitcode(status)
+        return worker.process.end()
 
 
 def _words(code: int) -> str:

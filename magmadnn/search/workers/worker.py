@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -14,6 +15,9 @@ from pathlib import Path
 from magmadnn.runtime.threads import set_threads
 from magmadnn.search.trials.training import Task
 from magmadnn.storage.processes.lifetimes import die_with, mark_alive
+from magmadnn.training.many.room import share_memory
+
+from .sending import SentTask
 
 
 @dataclass(frozen=True)
@@ -23,14 +27,18 @@ class Share:
     Attributes:
         threads: that its programs run on.
         device: the number of the GPU that it sees, as CUDA_VISIBLE_DEVICES has it; None for all.
+        on_host: how many workers share this machine's memory.
+        on_device: how many share the memory of its GPU.
     """
 
     threads: int
     device: str | None
+    on_host: int
+    on_device: int
 
 
 def serve(
-    task: Task,
+    task: Task | SentTask,
     connection: Connection,
     others: Sequence[Connection],
     share: Share,
@@ -40,7 +48,7 @@ def serve(
     """Train what comes through the connection until it is closed; never returns.
 
     Args:
-        task: what a trial is.
+        task: what a trial is; one that was sent is read here, once it is settled which GPU is to be seen.
         connection: to the search.
         others: connections that this process has got from its parent and must not keep open.
         share: of the machine.
@@ -59,6 +67,8 @@ def serve(
         if share.device is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = share.device
         set_threads(share.threads)
+        share_memory(share.on_host, share.on_device)
+        task = task.read() if isinstance(task, SentTask) else task
         if folder is not None:
             mark_alive(folder)
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -68,6 +78,9 @@ def serve(
                 sys.stderr.flush()
                 connection.send(outcomes)
         code = 0
+    except BaseException:  # a task that cannot be read, say; nobody else tells of it
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 
@@ -76,10 +89,13 @@ def shares(count: int) -> list[Share]:
     """The machine, divided among `count` workers."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = _devices()
-    return [
-        Share(max(1, (cores or 1) // count), devices[k % len(devices)] if devices else None)
-        for k in range(count)
-    ]
+    found = []
+    for k in range(count):
+        device = k % len(devices) if devices else None
+        beside = count if device is None else len(range(device, count, len(devices)))
+        threads = max(1, (cores or 1) // count)
+        found.append(Share(threads, None if device is None else devices[device], count, beside))
+    return found
 
 
 def _devices() -> list[str]:

@@ -28,6 +28,7 @@ _SHARE = 0.5  # of what is free, for trainings that are under way
 _PARAMETERS = 8  # times their bytes, more than optimisers keep, gradients and copies to go back to
 _VALUES = 6  # likewise of the values of a batch, with what is evaluated
 _EVALUATED = 1024  # rows at a time at least
+_sharers = {"host": 1, "device": 1}  # processes that plan on the same memory
 MOST = 128  # trainings at the same time on the CPU: more gain nothing
 
 
@@ -188,16 +189,27 @@ def _planned(what: str, needs: Mapping[int, Need], device: int | None, free: int
     return Room(budget, needs)
 
 
+def share_memory(host: int, device: int) -> None:
+    """Of what is free, plan on a part only, since other processes do so too at the same time.
+
+    Args:
+        host: how many processes share this machine's memory, this one included.
+        device: how many share a GPU's.
+    """
+    _sharers.update(host=host, device=device)
+
+
 def _free(device: int | None) -> int:
-    """Bytes that are free in this machine's memory, or on a GPU with what its pool holds unused."""
+    """This process's part of what is free in this machine's memory, or on a GPU, with its pool's unused."""
     if device is None:
-        return available_bytes()
+        return available_bytes() // _sharers["host"]
     from magmadnn.backends.cuda import device_memory
     from magmadnn.memory.kinds import Kind
     from magmadnn.memory.pool import POOLS
 
     free, total = device_memory(device).free_and_total()
-    return (total if free is None else free) + POOLS[Kind.DEVICE].report().pooled
+    there = total if free is None else free
+    return there // _sharers["device"] + POOLS[Kind.DEVICE].report().pooled
 
 
 def _calls(model: Model) -> list[Node]:
