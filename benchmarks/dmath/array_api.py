@@ -26,7 +26,8 @@ _DTYPES = """
 globals().update({name: np.dtype(name) for name in _DTYPES})
 bool = np.dtype(np.bool_)
 _LINALG = """
-    cholesky diagonal inv matmul matrix_power matrix_transpose outer solve tensordot trace vecdot
+    cholesky cross det diagonal eigh eigvalsh inv matmul matrix_power matrix_rank matrix_transpose outer
+    pinv qr slogdet solve svd svdvals tensordot trace vecdot
 """.split()
 
 
@@ -103,7 +104,7 @@ def __array_namespace_info__() -> Any:
     kinds = {name: np.dtype(name) for name in ("bool", *_DTYPES)}
     return SimpleNamespace(
         capabilities=lambda: {
-            "boolean indexing": False, "data-dependent shapes": False, "max dimensions": 64,
+            "boolean indexing": False, "data-dependent shapes": True, "max dimensions": 64,
         },
         default_device=lambda: "cpu",
         devices=lambda: ["cpu"],
@@ -119,4 +120,8 @@ def __array_namespace_info__() -> Any:
 
 linalg = SimpleNamespace(**{name: getattr(md.dmath, name) for name in _LINALG})
 linalg.vector_norm = linalg.matrix_norm = md.dmath.norm
-fft = md.dmath.fft
+_TRANSFORMS = """
+    fft ifft fftn ifftn rfft irfft rfftn irfftn hfft ihfft fftshift ifftshift
+""".split()
+fft = SimpleNamespace(**{name: getattr(md.dmath.fft, name) for name in _TRANSFORMS})
+fft.fftfreq, fft.rfftfreq = SESSION.fftfreq, SESSION.rfftfreq

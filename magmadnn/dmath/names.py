@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.client import arranging, combining
+from magmadnn.dmath.client import arranging, combining, spectra
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
@@ -304,5 +304,5 @@ FUNCTIONS.update(
     }
 )
 
-FUNCTIONS |= combining.FUNCTIONS | arranging.FUNCTIONS
+FUNCTIONS |= combining.FUNCTIONS | arranging.FUNCTIONS | spectra.FUNCTIONS
 Session.functions = FUNCTIONS

@@ -21,6 +21,7 @@ from magmadnn.dmath.functions import (
     images,
     moving,
     reducing,
+    spectra,
     transforms,
     views,
 )
@@ -125,6 +126,10 @@ class Worker:
         except MagmaDNNError as error:
             failed = Failed(type(error).__name__, str(error), record.get("line", ""))
             return self._failed(record, failed)
+        except Exception as error:  # a fault of ours: what is made of the result says so too
+            text = f"{type(error).__name__}: {error}"
+            self._failed(record, Failed("CommunicationError", text, record.get("line", "")))
+            raise
 
     def _failed(self, record: Record, failed: Failed) -> tuple[Any, None]:
         if "out" in record:
@@ -207,10 +212,18 @@ def _assign(worker: Worker, x: Parts, value: Any, key: list[Any]) -> None:
     if isinstance(value, Parts):
         # What is written may be another view of the same array.
         value = remap(value, elementwise.induced(part.layout, value.shape))
-    elementwise.apply("positive", [value], out=part) if isinstance(value, Parts) else _fill(
-        part, value
-    )
+    _copied_to(value, part) if isinstance(value, Parts) else _fill(part, value)
     x.data.version += 1
+
+
+def _copied_to(value: Parts, goal: Parts) -> None:
+    """Write elements of an array of any dtype, cast to the goal's."""
+    if value.dtype.kind == "b":  # which has no sign
+        value = remap(value, value.layout, goal.dtype)
+    if goal.dtype.kind == "b":
+        elementwise.apply("logical_or", [value, value], out=goal)
+    else:
+        elementwise.apply("positive", [value], out=goal)
 
 
 def _fill(x: Parts, value: Any) -> None:
@@ -322,6 +335,9 @@ _OPS: dict[str, Callable[..., Any]] = {
     "norm": _norm,
     "cholesky": lambda worker, x: factors.cholesky(x),
     "solve": _solve,
+    "determinant": lambda worker, x: factors.determinant(x),
+    "of_matrices": lambda worker, x, **settings: spectra.of_matrices(x, **settings),
+    "take_along_axis": lambda worker, x, indices, axis: spectra.taken_along(x, indices, axis),
     "add_row_col_sum": _add_row_col_sum,
     "copy": _copy_of,
     "fft": _fft,

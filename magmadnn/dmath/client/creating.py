@@ -75,6 +75,27 @@ class Creating:
         """An array whose elements are to be written: they are zeros."""
         return self.zeros(shape, dtype, layout)
 
+    def fftfreq(self, n: int, d: float = 1.0) -> Matrix:
+        """Frequencies of the results of `md.dmath.fft.fft` of n samples at distances d, in cycles: [n].
+
+        Those of `numpy.fft.fftfreq`: 0, 1, ..., then -n / 2 (rounded up) to -1, divided by n d.
+        """
+        count, session = _count_of("fftfreq", n), self._session
+        places = session.arange(0, count)
+        moved = session.apply("where", places < (count + 1) // 2, places, places - count)
+        made: Matrix = moved * (1.0 / (count * d))
+        return made
+
+    def rfftfreq(self, n: int, d: float = 1.0) -> Matrix:
+        """Frequencies of the results of `md.dmath.fft.rfft`: 0 to n / 2 (rounded down), divided by n d."""
+        count = _count_of("rfftfreq", n)
+        made: Matrix = self._session.arange(0, count // 2 + 1) * (1.0 / (count * d))
+        return made
+
+    @property
+    def _session(self) -> Any:
+        return self
+
     def from_dlpack(self, x: Any) -> Matrix:
         """Send an array of another library to the workers, read through `__dlpack__`."""
         return self.array(np.from_dlpack(x))
@@ -147,3 +168,9 @@ class Creating:
                 f"random: seed must be a whole number from 0 to 2**64 - 1, got {quoted(seed)}"
             )
         return self._made("random", shape, known, layout, seed=int(seed), kind=kind)
+
+
+def _count_of(name: str, n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise ArgumentError(f"{name}: n must be a whole number from 1, got {quoted(n)}")
+    return int(n)

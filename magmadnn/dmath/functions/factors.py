@@ -4,6 +4,7 @@ workers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from magmadnn.dmath.layouts.recipes import Columns, resolve
 from magmadnn.errors import NumericError
 
 PANEL = 128  # columns of a panel
+NOT_A_NUMBER = -2  # in place of the row of a pivot
 
 
 def _in_panels(x: Parts, dtype: np.dtype[Any]) -> Parts:
@@ -123,7 +125,47 @@ def solve(a: Parts, b: Parts) -> Parts:
     dtype = computed_dtype(np.result_type(a.dtype, b.dtype))
     left = _in_panels(a, dtype)
     right = remap(b, resolve(Columns(), b.shape, team.size), dtype)
-    n, cuts = a.shape[0], left.layout.cuts[1]
+    for low, _, rows in _eliminated(left, right):
+        if min(rows) < 0:
+            raise NumericError(
+                f"solve: the matrix is singular: no pivot in column {low + rows.index(min(rows))}"
+            )
+    _substitute_back(left, right, dtype)
+    return right
+
+
+def determinant(a: Parts) -> Parts:
+    """Sign, log |det| and determinant of a real square matrix, by LU factors as in `solve`: [3]."""
+    team, dtype = a.team, computed_dtype(a.dtype)
+    left = _in_panels(a, dtype)
+    sign, log, product = 1.0, 0.0, np.ones((), dtype)
+    with np.errstate(over="ignore", under="ignore"):
+        for _, diagonal, rows in _eliminated(left, None):
+            if NOT_A_NUMBER in rows:
+                sign = log = np.nan
+                product = np.full((), np.nan, dtype)
+                break
+            if min(rows) < 0:
+                sign, log, product = 0.0, -np.inf, np.zeros((), dtype)
+                break
+            swaps = sum(pivot != j for j, pivot in enumerate(rows))
+            sign *= (-1.0) ** swaps * float(np.prod(np.sign(diagonal)))
+            log += float(np.log(np.abs(diagonal.astype(np.float64))).sum())
+            product = product * dtype.type((-1.0) ** swaps) * np.prod(diagonal)
+    where = Layout((3,), ((0, 3),), ((0,),), team.size)
+    values = team.xp.asarray(np.array([sign, log, product], dtype))
+    return Parts(team, where, dtype, {0: values} if team.rank == 0 else {})
+
+
+def _eliminated(left: Parts, right: Parts | None) -> Iterator[tuple[int, Array, list[int]]]:
+    """Factor panel after panel, in place, and change the right side too.
+
+    Yields:
+        The panel's first column, the diagonal of its upper factor (NumPy's), and the row that each row was
+        exchanged with, counted from the first column; -1 where there is no pivot, and then nothing follows.
+    """
+    team, dtype = left.team, left.dtype
+    n, cuts = left.shape[0], left.layout.cuts[1]
     for panel in range(len(cuts) - 1):
         low, high = cuts[panel], cuts[panel + 1]
         if low == high:
@@ -138,29 +180,27 @@ def solve(a: Parts, b: Parts) -> Parts:
         _broadcast(team, pivots, owner)
         rows = [int(p) for p in pivots]
         if min(rows) < 0:
-            raise NumericError(
-                f"solve: the matrix is singular: no pivot in column {low + rows.index(-1)}"
-            )
+            yield low, np.zeros(0), rows
+            return
         _broadcast(team, column, owner)
         for number, block in left.blocks.items():
             if number > panel:
                 _update(team.xp, block[low:], column, rows)
-        for block in right.blocks.values():
+        for block in right.blocks.values() if right is not None else ():
             _update(team.xp, block[low:], column, rows)
-    _substitute_back(left, right, dtype)
-    return right
+        yield low, np.asarray(team.xp.diagonal(column).tolist(), dtype), rows
 
 
 def _lu_panel(xp: Any, column: Array) -> list[int]:
     """LU factors of a panel in place, rows exchanged; the row that each was exchanged with, or -1 for no
-    pivot.
+    pivot, `NOT_A_NUMBER` for one that is NaN.
     """
     rows: list[int] = []
     for j in range(column.shape[1]):
         pivot = j + int(xp.argmax(xp.abs(column[j:, j])))
         value = float(column[pivot, j])
         if value == 0 or value != value:
-            return [*rows, *[-1] * (column.shape[1] - j)]
+            return [*rows, *[-1 if value == 0 else NOT_A_NUMBER] * (column.shape[1] - j)]
         if pivot != j:
             column[[j, pivot]] = column[[pivot, j]]
         rows.append(pivot)
