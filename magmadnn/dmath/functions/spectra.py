@@ -118,7 +118,8 @@ def _values(xp: Any, x: Array) -> Array:
 def _is_kept(xp: Any, s: Array, x: Array, rtol: float | None) -> Array:
     """Which singular values count: above `rtol` times the largest."""
     rtol = max(x.shape[-2:]) * float(xp.finfo(s.dtype).eps) if rtol is None else rtol
-    return s > rtol * s.max(axis=-1, keepdims=True, initial=0)
+    largest = s.max(axis=-1, keepdims=True) if s.shape[-1] else s
+    return s > rtol * largest
 
 
 def _pinv(xp: Any, x: Array, rtol: float | None) -> Sequence[Array]:
