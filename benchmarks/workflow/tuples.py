@@ -1,88 +1,129 @@
-"""Tuples and empty modules beside mpi4py: python benchmarks/workflow/tuples.py
+"""Tuples and empty modules beside mpi4py: python benchmarks/workflow/tuples.py [small large spread empty]
 
-One job for each case: 1 KB put + get against an mpi4py ping-pong, 64 MB put + get and dist_put over
-three servers against the bandwidth between two processes, and empty function modules a second.
+small: put + get of 1 KB and an mpi4py ping-pong, jobs of each in turns; large: 64 MB put + get and mpi4py's
+bandwidth between two processes; spread: dist_put of 1 GB over three servers; empty: modules a second.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 import magmadnn as md
 
-SMALL, LARGE, ROUNDS = 1024, 64 << 20, 1000
+SMALL, LARGE, ROUNDS, SERIES = 1024, 64 << 20, 100, 40
+
+
+def series(name: str, run: Callable[[int], None]) -> None:
+    """The time of a round in each of some series, the first round of which wake who sleeps."""
+    times = []
+    for _ in range(SERIES):
+        run(ROUNDS // 5)
+        begun = time.perf_counter()
+        run(ROUNDS)
+        times.append((time.perf_counter() - begun) / ROUNDS * 1e6)
+    print(f"{name}, us: least {min(times):.1f}, median {median(times):.1f}")
 
 
 def bare(ctx) -> None:
     """mpi4py by itself, on the communicator of the module."""
     comm, data = ctx.comm, np.zeros(SMALL, np.uint8)
-    for k in range(ROUNDS + 200):
-        if k == 200:
-            begun = time.perf_counter()
-        if ctx.rank == 0:
-            comm.Send(data, 1)
-            comm.Recv(data, 1)
-        else:
-            comm.Recv(data, 0)
-            comm.Send(data, 0)
-    if ctx.rank == 0:
-        print(
-            "mpi4py ping-pong of 1 KB, us:", round((time.perf_counter() - begun) / ROUNDS * 1e6, 1)
-        )
-    large = np.zeros(LARGE, np.uint8)
-    best = 0.0
-    for _ in range(6):
-        comm.Barrier()
-        begun = time.perf_counter()
-        comm.Send(large, 1) if ctx.rank == 0 else comm.Recv(large, 0)
-        best = max(best, LARGE / (time.perf_counter() - begun) / 1e9)
-    if ctx.rank == 1:
-        print("mpi4py 64 MB between two processes, GB/s:", round(best, 2))
+
+    def ping_pong(rounds: int) -> None:
+        for _ in range(rounds):
+            if ctx.rank == 0:
+                comm.Send(data, 1)
+                comm.Recv(data, 1)
+            else:
+                comm.Recv(data, 0)
+                comm.Send(data, 0)
+
+    with contextlib.redirect_stdout(sys.stdout if ctx.rank == 0 else io.StringIO()):
+        series("mpi4py ping-pong of 1 KB", ping_pong)
 
 
 def small(ctx) -> None:
     """One process puts and gets, so that three messages pass one after the other."""
     data = np.zeros(SMALL, np.uint8)
-    for k in range(ROUNDS + 200):
-        if k == 200:
-            begun = time.perf_counter()
-        ctx.put("x", data)
-        ctx.get("x")
-    print("put + get of 1 KB, us:", round((time.perf_counter() - begun) / ROUNDS * 1e6, 1))
+
+    def put_get(rounds: int) -> None:
+        for _ in range(rounds):
+            ctx.put("x", data)
+            ctx.get("x")
+
+    series("put + get of 1 KB", put_get)
+
+
+def bandwidth(ctx, data) -> float:
+    """mpi4py's between two processes, once."""
+    ctx.comm.Barrier()
+    begun = time.perf_counter()
+    ctx.comm.Send(data, 1) if ctx.rank == 0 else ctx.comm.Recv(data, 0)
+    return data.nbytes / (time.perf_counter() - begun) / 1e9
 
 
 def large(ctx) -> None:
-    """Rank 0 puts, rank 1 gets."""
-    data, best = np.zeros(LARGE, np.uint8), 0.0
-    for _ in range(8):
+    """Rank 0 puts and rank 1 gets, in turns with mpi4py."""
+    data, rates, bare = np.zeros(LARGE, np.uint8), [], []
+    for _ in range(12):
+        bare.append(bandwidth(ctx, data))
         ctx.comm.Barrier()
         begun = time.perf_counter()
         if ctx.rank == 0:
             ctx.put("x", data)
         else:
             found = ctx.get("x")
-            best = max(best, LARGE / (time.perf_counter() - begun) / 1e9)
+            rates.append(LARGE / (time.perf_counter() - begun) / 1e9)
             del found
     if ctx.rank == 1:
-        print("put + get of 64 MB, GB/s:", round(best, 2))
+        rated("mpi4py 64 MB between two processes", bare)
+        rated("put + get of 64 MB", rates)
 
 
 def spread(ctx) -> None:
-    """A value over all servers, there and back."""
-    data = np.zeros(256 << 20, np.uint8)
-    for _ in range(3):
-        begun = time.perf_counter()
-        ctx.dist_put("x", data)
-        put = time.perf_counter() - begun
-        ctx.dist_get("x")
-        both = time.perf_counter() - begun
-    print("dist_put of 256 MB over 3 servers, GB/s:", round(data.nbytes / put / 1e9, 2))
-    print("dist_put + dist_get, GB/s:", round(data.nbytes / both / 1e9, 2))
+    """1 GB over all servers, there and back, in turns with mpi4py, and what each server holds meanwhile."""
+    data, puts, both, bare = np.ones(1 << 30, np.uint8), [], [], []
+    for k in range(4):
+        bare += [bandwidth(ctx, data[:LARGE]) for _ in range(3)]
+        if ctx.rank == 0:
+            begun = time.perf_counter()
+            ctx.dist_put("x", data)
+            puts.append(data.nbytes / (time.perf_counter() - begun) / 1e9)
+            if k == 0:
+                print("memory of each server, of a third:", *held())
+            found = ctx.dist_get("x")
+            both.append(data.nbytes / (time.perf_counter() - begun) / 1e9)
+            del found
+        together = ctx.comm.Ibarrier()
+        while not together.Test():
+            time.sleep(0.001)
+    if ctx.rank == 0:
+        rated("mpi4py 64 MB between two processes", bare)
+        print("dist_put of 1 GB over 3 servers, the first, GB/s:", round(puts[0], 2))
+        rated("dist_put of 1 GB over 3 servers", puts[1:])
+        rated("dist_put + dist_get", both[1:])
+
+
+def rated(name: str, rates: list[float]) -> None:
+    """Best and median."""
+    print(f"{name}, GB/s: best {max(rates):.2f}, median {median(rates):.2f}")
+
+
+def held() -> list[str]:
+    """What the shared memory of each tuple server takes, as a part of a third of 1 GB."""
+    sizes: dict[str, int] = {}
+    for path in Path("/dev/shm").glob("magmadnn-*-s*-*"):
+        server = path.name.rsplit("-", 1)[0]
+        sizes[server] = sizes.get(server, 0) + path.stat().st_blocks * 512
+    return [f"{size / ((1 << 30) / 3):.3f}" for _, size in sorted(sizes.items())]
 
 
 def empty(ctx) -> None:
@@ -108,8 +149,11 @@ def empties(count: int) -> None:
 
 
 if __name__ == "__main__":
-    case(bare, 2)
-    case(small, 1)
-    case(large, 2)
-    case(spread, 1, 3)
-    empties(1200)
+    cases: dict[str, Callable[[], object]] = {
+        "small": lambda: [case(*one) for _ in range(3) for one in ((bare, 2), (small, 1))],
+        "large": lambda: case(large, 2),
+        "spread": lambda: case(spread, 2, 3),
+        "empty": lambda: empties(1200),
+    }
+    for chosen in sys.argv[1:] or cases:
+        cases[chosen]()

@@ -63,17 +63,20 @@ class Net:
         self.told: list[dict[str, Any]] = []
         segments = Segments("magmadnn-test-s0") if shared else None
         self.segments = segments
-        send = lambda data, to: self.sent.append((to, m.unpacked(data)))  # noqa: E731  # short
+        send = lambda data, to: self.sent.append((to, m.Message(bytearray(data))))  # noqa: E731  # short
         self.server = Server(0, memory, segments, send, self.told.append)
 
+    def hand(self, rank: int, raw: bytes) -> None:
+        self.server.handle(rank, bytearray(raw))
+
     def put(self, tag: str, data: bytes, run: int = 1) -> None:
-        self.server.handle(5, m.packed(m.PUT, run=run, tag=tag, words=b"b", data=data))
+        self.hand(5, m.packed(m.PUT, run=run, tag=tag, words=b"b", data=data))
 
     def get(
         self, rank: int, tag: str, flags: int = m.TAKE | m.WAIT, run: int = 1, request: int = 1
     ) -> None:
         raw = m.packed(m.GET, flags=flags, request=request, run=run, tag=tag, words=b"f.py:3")
-        self.server.handle(rank, raw)
+        self.hand(rank, raw)
 
     def answers(self) -> list[tuple[int, int, bytes]]:
         found = [(to, one.operation, bytes(one.data)) for to, one in self.sent]
@@ -119,7 +122,7 @@ def test_a_run_that_is_tried_again_finds_what_it_took() -> None:
     net.get(4, "in", m.TAKE | m.KEEP, run=2)
     net.get(4, "in", m.TAKE | m.KEEP, run=2)
     net.put("out", b"half", run=2)
-    net.server.handle(0, m.packed(m.ROLLBACK, run=2))
+    net.hand(0, m.packed(m.ROLLBACK, run=2))
     net.answers()
     for _ in range(3):
         net.get(4, "in", m.TAKE, run=3)
@@ -132,7 +135,7 @@ def test_gets_of_a_run_can_be_failed() -> None:
     net = Net()
     net.get(4, "never", run=2)
     net.get(5, "never", run=3)
-    net.server.handle(0, m.packed(m.FAIL, run=2, words=b"deadlock"))
+    net.hand(0, m.packed(m.FAIL, run=2, words=b"deadlock"))
     assert net.answers() == [(4, m.ERROR, b"")]
     net.put("never", b"x")
     assert net.answers() == [(5, m.VALUE, b"x")]
@@ -144,7 +147,7 @@ def test_a_full_server_refuses() -> None:
     net.put("a", bytes(20), run=4)
     assert net.told[0]["op"] == "full" and net.told[0]["run"] == 4
     assert "it holds 90 of 100 bytes, and this has 20" in net.told[0]["text"]
-    net.server.handle(4, m.packed(m.ALLOCATE, request=3, words=b"11", tag="a"))
+    net.hand(4, m.packed(m.ALLOCATE, request=3, words=b"11", tag="a"))
     assert net.answers()[0][1] == m.ERROR
     net.get(4, "a")
     net.put("a", bytes(20))
@@ -159,20 +162,18 @@ def test_shared_memory_is_handed_over_and_serves_again() -> None:
         maps, size = Mappings(), 200_000
         names = []
         for round_ in range(3):
-            net.server.handle(4, m.packed(m.ALLOCATE, request=1, words=str(size).encode(), tag="a"))
+            net.hand(4, m.packed(m.ALLOCATE, request=1, words=str(size).encode(), tag="a"))
             name = bytes(net.sent.pop()[1].data).decode()
             names.append(name)
             maps.view(name, size)[:] = bytes([round_]) * size
-            net.server.handle(
-                4, m.packed(m.PLACED, tag="a", words=b"b", data=f"{name}|{size}".encode())
-            )
+            net.hand(4, m.packed(m.PLACED, tag="a", words=b"b", data=f"{name}|{size}".encode()))
             net.get(5, "a", 0)  # a reader, who copies
             net.get(6, "a", m.TAKE)
             flags = [one.flags for _, one in net.sent]
             net.sent.clear()
             assert flags == [1, 1]  # the taker has to copy as well: the reader may still look
             for _ in range(2):
-                net.server.handle(5, m.packed(m.FREE, tag=name))
+                net.hand(5, m.packed(m.FREE, tag=name))
         assert len(set(names)) == 1 and net.server.store.bytes_held == 0
     finally:
         net.segments.close()
@@ -190,19 +191,21 @@ class Wire:
 
     def __init__(self) -> None:
         self.comm = self
-        self.arrived: list[bytes] = []
+        self.arrived: list[bytearray] = []
         self.servers = {1 + k: self.server(k) for k in range(3)}
 
     def server(self, number: int) -> Server:
-        return Server(number, None, None, lambda data, to: self.arrived.append(data), print)
+        return Server(
+            number, None, None, lambda data, to: self.arrived.append(bytearray(data)), print
+        )
 
     def Get_rank(self) -> int:
         return 4
 
     def send(self, data: bytes, to: int) -> None:
-        self.servers[to].handle(4, data)
+        self.servers[to].handle(4, bytearray(data))
 
-    def receive(self) -> tuple[int, bytes] | None:
+    def receive(self) -> tuple[int, bytearray] | None:
         return (1, self.arrived.pop(0)) if self.arrived else None
 
 
@@ -226,3 +229,31 @@ def test_without_copies_what_is_lost_is_named() -> None:
     wire.servers[2] = wire.server(1)
     with pytest.raises(DataError, match=r"part 1 of 3 is lost with all its 1 copies; give tuple"):
         client.dist_get("x")
+
+
+def test_the_message_of_a_put_is_the_answer_and_reads_are_copies() -> None:
+    sent: list[Any] = []
+    server = Server(0, None, None, lambda data, to: sent.append(data), print)
+    words, data = pack(np.arange(5.0))
+    raw = bytearray(m.packed(m.PUT, run=7, tag="abc", words=words, data=data))
+    server.handle(5, raw)
+    server.handle(4, bytearray(m.packed(m.GET, flags=0, request=8, tag="abc")))
+    server.handle(4, bytearray(m.packed(m.GET, flags=m.TAKE, request=1 << 40, tag="abc")))
+    assert sent[1] is raw and sent[0] is not raw
+    for one, request in zip(sent, (8, 1 << 40), strict=True):
+        answer = m.Message(one)
+        assert (answer.operation, answer.request, answer.run) == (m.VALUE, request, 7)
+        found = unpack(answer.words, answer.raw, answer.begin)
+        assert found.tolist() == [0, 1, 2, 3, 4] and found.flags.aligned and found.flags.writeable
+
+
+def test_who_waits_is_told_of_once_it_has_said_where() -> None:
+    net = Net()
+    net.hand(4, m.packed(m.GET, flags=m.WAIT | m.TAKE, request=3, run=2, tag="x"))
+    net.server._since[4, 3] -= 1  # a second ago
+    net.server.look_round()
+    assert not net.told
+    net.hand(5, m.packed(m.WHERE, request=3, words=b"other.py:1"))  # of another rank
+    net.hand(4, m.packed(m.WHERE, request=3, words=b"a.py:7"))
+    net.server.look_round()
+    assert [one["where"] for one in net.told] == ["a.py:7"]

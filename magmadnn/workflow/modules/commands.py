@@ -158,8 +158,9 @@ class Service:
                 self._tuples.put_raw(record["tag"], record["words"].encode(), data)
                 _reply(connection, {"there": True})
             else:
-                self._tuples.where = "magmadnn-tuple"
-                asked = self._tuples.ask(record["tag"], wait=record["wait"], take=record["take"])
+                asked = self._tuples.ask(
+                    record["tag"], wait=record["wait"], take=record["take"], where="magmadnn-tuple"
+                )
                 self._pending[asked] = connection
         except (MagmaDNNError, KeyError) as error:
             _reply(connection, {"error": str(error)})

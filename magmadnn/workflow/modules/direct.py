@@ -59,7 +59,7 @@ class Direct:
         while not self._inbox[key]:
             found = self._mail.receive()
             if found is not None:
-                message = m.unpacked(found[1])
+                message = m.Message(found[1])
                 if message.run == self._run:  # others are of runs that have ended
                     self._inbox[message.tag].append(message)
                 continue

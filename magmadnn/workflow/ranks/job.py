@@ -54,22 +54,25 @@ def run_here(folder: Folder) -> tuple[str, str]:
     about = _exchanged(world, own)
     token = _exchanged(world, {"token": uuid.uuid4().hex[:12]})[0]["token"]
     ulfm = may_lose_ranks()
-    control, space, direct = (Mail(world.Dup(), ulfm) for _ in range(3))
+    mails = control, space, direct = [Mail(world.Dup(), ulfm) for _ in range(3)]
     near = [r for r in range(size) if about[r]["host"] == about[rank]["host"]]
     prefix = f"magmadnn-{token}"
+    ended = "", ""
     try:
         if rank == 0:
-            return _executive(folder, control, space, servers, workers, about, prefix)
-        if rank in servers:
+            ended = _executive(folder, control, space, servers, workers, about, prefix)
+        elif rank in servers:
             _serve(folder, rank - 1, control, space, f"{prefix}-s{rank - 1}")
         else:
             copies = folder.description.model.tuple_space.copies
             tuples = TupleClient(space, servers, [s for s in servers if s in near], copies)
             Worker(world, control, direct, tuples, folder.description, folder.path, ulfm).work()
         _wait_for_all(world, ulfm)
+        for mail in mails:
+            mail.close()
     except BaseException as error:
         _die(world, error)
-    return "", ""
+    return ended
 
 
 def _executive(
@@ -114,7 +117,6 @@ def _executive(
         control.send_json({"op": "quit"}, rank)
     for rank in servers:
         space.send(m.packed(m.QUIT), rank)
-    _wait_for_all(load_mpi().COMM_WORLD, ulfm)
     return state, executive.text
 
 

@@ -26,6 +26,7 @@ from .segments import Mappings, can_share
 _HOME = str(Path(__file__).parents[1])
 _SHARED = 1
 _LONGEST = 1000  # bytes of a tag
+_FRONTS = 1024  # beginnings of messages that a client remembers
 
 
 class TupleClient:
@@ -48,7 +49,7 @@ class TupleClient:
     def __init__(
         self, mail: Mail, servers: Sequence[int], near: Sequence[int], copies: int = 1
     ) -> None:
-        self.run, self.keeps, self.where = 0, False, ""
+        self.run, self.keeps = 0, False
         self.puts, self.moved, self.waited = 0, 0, 0.0
         self.took: dict[int, int] = {}
         self._mail, self._servers, self._copies = mail, list(servers), copies
@@ -57,19 +58,39 @@ class TupleClient:
         self._answers: dict[int, m.Message] = {}
         self._maps = Mappings()
         self._freed: deque[tuple[int, str]] = deque()
+        self._fronts: dict[tuple[Any, ...], tuple[int, bytes]] = {}
 
     def begin(self, run: int, keeps: bool) -> None:
         """Work for another run."""
         self.run, self.keeps = run, keeps
         self.puts, self.moved, self.waited = 0, 0, 0.0
         self.took = {}
+        self._fronts.clear()
 
     # --- one server ----------------------------------------------------------------------------------
 
     def put(self, tag: str, value: Any) -> None:
         """Put a value; returns once it is copied."""
-        words, data = pack(value)
-        self.put_raw(tag, words, data)
+        if type(value) is not np.ndarray or value.nbytes > m.SMALL:
+            self.put_raw(tag, *pack(value))
+            return
+        if self._freed:
+            self.flush()
+        kind = (tag, value.dtype, value.shape)
+        if (known := self._fronts.get(kind)) is None:
+            known = self._known(kind, m.packed(m.PUT, run=self.run, tag=tag, words=pack(value)[0]))
+        server, front = known
+        self.puts += 1
+        self.moved += value.nbytes
+        self._mail.send(front + value.tobytes(), server)
+
+    def _known(self, kind: tuple[Any, ...], front: bytes) -> tuple[int, bytes]:
+        """Remember the server of a tag, which comes first in `kind`, and how messages to it begin."""
+        found = self._server(kind[0]), front
+        if len(self._fronts) == _FRONTS:
+            self._fronts.clear()
+        self._fronts[kind] = found
+        return found
 
     def put_raw(self, tag: str, words: bytes, data: Any) -> None:
         """Put what `pack` has made."""
@@ -87,7 +108,7 @@ class TupleClient:
             self._mail.send(
                 m.packed(m.ALLOCATE, request=request, tag=tag, words=about, run=self.run), server
             )
-            answer = self._wait(request, None)
+            answer = self._wait(request)
             if answer.operation == m.SEGMENT:
                 name = bytes(answer.data).decode()
                 view = np.frombuffer(self._maps.view(name, size), np.uint8)
@@ -110,19 +131,22 @@ class TupleClient:
     ) -> Any:
         """The first value of a tag; None where there is none and `wait` is false."""
         request = self.ask(tag, wait=wait, take=take)
-        found = self._value(self._wait(request, timeout, tag), take)
-        return None if found is None else array_of(tag, found[1], dtype)
+        answer = self._wait(request, timeout, tag)
+        if answer.operation == m.NOTHING:
+            return None
+        value = self._value(answer, take)
+        return value if dtype is None else array_of(tag, value, dtype)
 
     def get_any(self, pattern: str, *, wait: bool = True, take: bool = True) -> Any:
         """Tag and value of the first tuple that meets a pattern; None where there is none."""
         if len(self._servers) == 1:
             request = self.ask(pattern, wait=wait, take=take, pattern=True)
-            return self._value(self._wait(request, None), take)
+            return self._pair(self._wait(request, None, pattern), take)
         pause = Pause()
         while True:
             for server in self._servers:
                 request = self.ask(pattern, wait=False, take=take, pattern=True, server=server)
-                if (found := self._value(self._wait(request, None), take)) is not None:
+                if (found := self._pair(self._wait(request), take)) is not None:
                     return found
             if not wait:
                 return None
@@ -136,18 +160,21 @@ class TupleClient:
         take: bool,
         pattern: bool = False,
         server: int | None = None,
+        where: str = "",
     ) -> int:
-        """Ask for a tuple; the number of the request, for `answer`."""
+        """Ask for a tuple; the number of the request, for `answer`.
+
+        Who waits in another way than `get` says where it is.
+        """
         if self._freed:
             self.flush()
         flags = (m.TAKE if take else 0) | (m.WAIT if wait else 0) | (m.PATTERN if pattern else 0)
         flags |= m.KEEP if self.keeps and take else 0
+        if (known := self._fronts.get((tag, flags, where))) is None:
+            raw = m.packed(m.GET, flags=flags, run=self.run, tag=tag, words=where.encode())
+            known = self._known((tag, flags, where), raw)
         request = next(self._requests)
-        where = (self.where or line_of_caller()).encode()
-        self._mail.send(
-            m.packed(m.GET, flags=flags, request=request, run=self.run, tag=tag, words=where),
-            self._server(tag) if server is None else server,
-        )
+        self._mail.send(m.for_request(known[1], request), known[0] if server is None else server)
         return request
 
     def answer(self, request: int) -> tuple[bytes, bytes] | None:
@@ -173,15 +200,20 @@ class TupleClient:
         found = self._mail.receive()
         if found is None:
             return False
-        message = m.unpacked(found[1])
+        message = m.Message(found[1])
         self._answers[message.request] = message
         return True
 
-    def _wait(self, request: int, timeout: float | None, tag: str = "") -> m.Message:
-        begun, pause = time.monotonic(), Pause(spins=KEEN)
+    def _wait(self, request: int, timeout: float | None = None, tag: str = "") -> m.Message:
+        """The answer to a request; where that takes long and is for a tag, the server is told the line."""
+        begun, pause, told = time.monotonic(), Pause(spins=KEEN), not tag
         while request not in self._answers:
             if not self._look():
-                pause()
+                if pause() and not told:
+                    told, line = True, line_of_caller().encode()
+                    self._mail.send(
+                        m.packed(m.WHERE, request=request, words=line), self._server(tag)
+                    )
                 if timeout is not None and time.monotonic() - begun > timeout:
                     raise WorkflowError(
                         f"get: tag {tag!r}: nothing was put within {timeout:g} seconds"
@@ -192,22 +224,30 @@ class TupleClient:
             raise WorkflowError(answer.words.decode())
         return answer
 
-    def _value(self, answer: m.Message, take: bool) -> tuple[str, Any] | None:
-        if answer.operation == m.NOTHING:
-            return None
-        return answer.tag, unpack(answer.words, self._data(answer, take))
+    def _pair(self, answer: m.Message, take: bool) -> tuple[str, Any] | None:
+        return None if answer.operation == m.NOTHING else (answer.tag, self._value(answer, take))
+
+    def _value(self, answer: m.Message, take: bool) -> Any:
+        if answer.operation != m.VALUE:
+            return unpack(answer.words, self._data(answer, take))
+        self._count(answer, take, len(answer.raw) - answer.begin)
+        return unpack(answer.words, answer.raw, answer.begin)
+
+    def _count(self, answer: m.Message, take: bool, size: int) -> None:
+        self.moved += size
+        if take:
+            self.took[answer.run] = self.took.get(answer.run, 0) + 1
 
     def _data(self, answer: m.Message, take: bool) -> Any:
         """The data of an answer: in memory of its own, or in a segment that only this process sees."""
         if answer.operation == m.ERROR:
             raise WorkflowError(answer.words.decode())
-        if take:
-            self.took[answer.run] = self.took.get(answer.run, 0) + 1
         if answer.operation == m.VALUE:
-            self.moved += len(answer.data)
-            return bytearray(answer.data)
+            data = answer.data
+            self._count(answer, take, len(data))
+            return data
         name, _, size = bytes(answer.data).decode().partition("|")
-        self.moved += int(size)
+        self._count(answer, take, int(size))
         view = self._maps.view(name, int(size))
         server = self._owner(name)
         if answer.flags & _SHARED or not take:
@@ -225,7 +265,7 @@ class TupleClient:
         for server, request in zip(self._servers, asked, strict=True):
             self._mail.send(m.packed(m.SYNC, request=request), server)
         for request in asked:
-            self._wait(request, None)
+            self._wait(request)
 
     def confirm(self) -> None:
         """See `Context.confirm`."""
@@ -268,9 +308,7 @@ class TupleClient:
         """What was spread under a tag, put together again; waits for it."""
         self._server(tag)
         request = self.ask(f"\0{tag}", wait=True, take=True, server=self._servers[0])
-        found = self._value(self._wait(request, None), True)
-        assert found is not None
-        about = found[1]
+        about = self._value(self._wait(request, None, f"\0{tag}"), True)
         parts, key, servers = about["parts"], about["key"], len(self._servers)
         whole = np.empty(parts[-1][1] if parts else 0, np.uint8)
         asked = [
@@ -288,7 +326,7 @@ class TupleClient:
         for k, (begin, end) in enumerate(parts):
             there = False
             for request in asked[k]:
-                answer = self._wait(request, None)
+                answer = self._wait(request)
                 if answer.operation == m.NOTHING:
                     continue
                 data = np.frombuffer(self._data(answer, True), np.uint8)

@@ -1,4 +1,8 @@
-"""Messages between processes, without waiting inside MPI: who waits sleeps more and more."""
+"""Messages between processes, without waiting inside MPI: who waits sleeps more and more.
+
+Messages arrive in one buffer that MPI knows from the beginning. One that is larger than it is announced by an
+empty one. Where ranks may be lost each is asked for anew: a receive that waits for all ranks fails with one.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,20 @@ import os
 import time
 from typing import Any
 
+_LOOKS = 32  # about 15 us of them, before others may run: they might for a whole slice of the scheduler's
 _SPINS = 200
 KEEN = 800
 """Looks, about 0.3 ms of them, before somebody sleeps who expects an answer or a request at once."""
 _FIRST = 2e-5
 _PATIENT = 200  # sleeps after which a process has long had nothing to do
 
+_ROOM = 80 << 10  # bytes of the buffer; tuples up to `messages.SMALL` fit
+_SMALL, _LARGE = 0, 1  # tags of MPI
+_MANY = 16  # messages on their way before it is looked which have arrived
+
 
 class Pause:
-    """Waits between two looks: first it only lets others run, then it sleeps, longer each time.
+    """Waits between two looks: first not at all, then it lets others run, then it sleeps, longer each time.
 
     Args:
         most: seconds; of a process that has had nothing to do for long four times that.
@@ -30,15 +39,17 @@ class Pause:
         """Something has come."""
         self._count, self._sleep = 0, _FIRST
 
-    def __call__(self) -> None:
-        """Wait a little."""
+    def __call__(self) -> bool:
+        """Wait a little; whether it slept."""
         self._count += 1
         if self._count <= self._spins:
-            os.sched_yield()
-            return
+            if self._count > _LOOKS:
+                os.sched_yield()
+            return False
         time.sleep(self._sleep)
         most = self._most if self._count < self._spins + _PATIENT else 4 * self._most
         self._sleep = min(most, self._sleep * 1.3)
+        return True
 
 
 class Mail:
@@ -58,24 +69,30 @@ class Mail:
         self.comm, self.lost, self._ulfm = comm, set[int](), ulfm
         self._mpi, self._byte, self._status = MPI, MPI.BYTE, MPI.Status()
         self._sent: list[tuple[Any, Any]] = []
+        self._room = bytearray(_ROOM)
+        if not ulfm:
+            self._posted = comm.Recv_init([self._room, MPI.BYTE], MPI.ANY_SOURCE, _SMALL)
+            self._posted.Start()
 
-    def send(self, data: bytes, to: int) -> None:
+    def send(self, data: bytes | bytearray, to: int) -> None:
         """Send; returns at once. `data` may not be changed. What goes to a lost rank is gone."""
         if self._ulfm:
             self._send_or_lose(data, to)
             return
-        request = self.comm.Isend([data, self._byte], to, 0)
-        if self._sent:
+        tag = _SMALL
+        if len(data) > _ROOM:
+            self._sent.append((self.comm.Isend(b"", to, _SMALL), b""))
+            tag = _LARGE
+        self._sent.append((self.comm.Isend(data, to, tag), data))
+        if tag or len(self._sent) > _MANY:
             self._sent = [one for one in self._sent if not one[0].Test()]
-        if not request.Test():
-            self._sent.append((request, data))
 
     def receive(self) -> tuple[int, bytearray] | None:
         """The rank that sent a message, and the message; None where none has come."""
         if not self._ulfm:
             return self._receive()
         try:
-            return self._receive()
+            return self._ask_for_one()
         except self._mpi.Exception as error:
             if not self._is_loss(error):
                 raise
@@ -87,7 +104,23 @@ class Mail:
 
     def _receive(self) -> tuple[int, bytearray] | None:
         status = self._status
-        message = self.comm.Improbe(self._mpi.ANY_SOURCE, 0, status)
+        if not self._posted.Test(status):
+            return None
+        source, size = status.Get_source(), status.Get_count(self._byte)
+        data = self._room[:size]
+        self._posted.Start()
+        if size:
+            return source, data
+        if source < 0:  # a signal came between a message and `Start`: nothing was asked for
+            return None
+        message = self.comm.Mprobe(source, _LARGE, status)
+        data = bytearray(status.Get_count(self._byte))
+        message.Recv([data, self._byte])
+        return source, data
+
+    def _ask_for_one(self) -> tuple[int, bytearray] | None:
+        status = self._status
+        message = self.comm.Improbe(self._mpi.ANY_SOURCE, _SMALL, status)
         if message is None:
             return None
         data = bytearray(status.Get_count(self._byte))
@@ -109,13 +142,21 @@ class Mail:
         while self._sent:
             self._sent = [one for one in self._sent if not self._has_gone(one[0])]
 
+    def close(self) -> None:
+        """Give MPI's buffer back, once nobody sends any more."""
+        self.finish()
+        if not self._ulfm:
+            self._posted.Cancel()
+            self._posted.Wait()
+            self._posted.Free()
+
     # --- where ranks may be lost ---------------------------------------------------------------------
 
-    def _send_or_lose(self, data: bytes, to: int) -> None:
+    def _send_or_lose(self, data: bytes | bytearray, to: int) -> None:
         if to in self.lost:
             return
         try:
-            request = self.comm.Isend([data, self._byte], to, 0)
+            request = self.comm.Isend(data, to, _SMALL)
         except self._mpi.Exception as error:
             if not self._is_loss(error):
                 raise

@@ -1,15 +1,22 @@
-"""Messages between ranks and tuple servers: a fixed head, a tag, words, data."""
+"""Messages between ranks and tuple servers: a fixed head, a tag, words, data.
+
+A PUT becomes the VALUE that answers a get by other numbers in its head, so that a server copies nothing.
+"""
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
-# operation, flags, bytes of the tag, bytes of words, number of the request, number of the run
-HEAD = Struct("<BBHIQI")
+# operation, flags, bytes of the tag, bytes of words, where the data begins, numbers of request and run
+HEAD = Struct("<BBHIIQI")
+_SIZE = HEAD.size
+_REQUEST = Struct("<Q")
+_AT_REQUEST = 12
+_ALIGNED = 16  # bytes, as memory of an array made here is
 
 PUT, ALLOCATE, PLACED, GET, FREE = 1, 2, 3, 4, 5
-FAIL, ROLLBACK, ENDED, QUIT, LOOK, STATISTICS, SYNC = 6, 7, 8, 9, 10, 11, 12
+FAIL, ROLLBACK, ENDED, QUIT, LOOK, STATISTICS, SYNC, WHERE = 6, 7, 8, 9, 10, 11, 12, 13
 """ROLLBACK and ENDED are about a whole run, or about one rank of it: `request` is 0, or the rank + 1."""
 
 VALUE, SEGMENT, NOTHING, ERROR = 20, 21, 22, 23
@@ -21,26 +28,47 @@ SMALL = 1 << 16
 """Bytes up to which data travels inside the message."""
 
 
-class Message(NamedTuple):
-    """A message that has arrived.
+class Message:
+    """A message that has arrived; its tag and words are read when somebody asks for them.
 
     Attributes:
         operation: one of the numbers above.
         flags: of a GET.
         request: number that the answer bears.
         run: number of the module run that sent it; 0: none.
-        tag: of the tuple.
-        words: about the data, or a text.
-        data: the rest.
+        raw: the whole message.
+        begin: where its data begins, a multiple of 16 bytes, so that an array may lie there.
     """
 
-    operation: int
-    flags: int
-    request: int
-    run: int
-    tag: str
-    words: bytes
-    data: Any
+    __slots__ = ("_tag", "_words", "begin", "flags", "operation", "raw", "request", "run")
+
+    def __init__(self, raw: bytearray) -> None:
+        self.raw = raw
+        (
+            self.operation,
+            self.flags,
+            self._tag,
+            self._words,
+            self.begin,
+            self.request,
+            self.run,
+        ) = HEAD.unpack_from(raw)
+
+    @property
+    def tag(self) -> str:
+        """Of the tuple."""
+        return self.raw[_SIZE : _SIZE + self._tag].decode()
+
+    @property
+    def words(self) -> bytes:
+        """About the data, or a text."""
+        end = _SIZE + self._tag
+        return bytes(self.raw[end : end + self._words])
+
+    @property
+    def data(self) -> memoryview:
+        """The rest, in the memory of the message."""
+        return memoryview(self.raw)[self.begin :]
 
 
 def packed(
@@ -55,16 +83,21 @@ def packed(
 ) -> bytes:
     """A message as bytes."""
     name = tag.encode() if isinstance(tag, str) else tag
-    return b"".join(
-        (HEAD.pack(operation, flags, len(name), len(words), request, run), name, words, data)
-    )
+    end = _SIZE + len(name) + len(words)
+    begin = -(-end // _ALIGNED) * _ALIGNED
+    head = HEAD.pack(operation, flags, len(name), len(words), begin, request, run)
+    return b"".join((head, name, words, bytes(begin - end), data))
 
 
-def unpacked(raw: Any) -> Message:
-    """A message from bytes; its data lies in `raw`."""
-    operation, flags, of_tag, of_words, request, run = HEAD.unpack_from(raw)
-    view = memoryview(raw)
-    begin = HEAD.size + of_tag
-    tag = str(view[HEAD.size : begin], "utf-8")
-    words = bytes(view[begin : begin + of_words])
-    return Message(operation, flags, request, run, tag, words, view[begin + of_words :])
+def for_request(front: bytes, request: int) -> bytearray:
+    """A message made before, with the number of another request."""
+    raw = bytearray(front)
+    _REQUEST.pack_into(raw, _AT_REQUEST, request)
+    return raw
+
+
+def make_answer(raw: bytearray, request: int) -> bytearray:
+    """Make the PUT that has brought a tuple the VALUE that answers a request."""
+    raw[0], raw[1] = VALUE, 0
+    _REQUEST.pack_into(raw, _AT_REQUEST, request)
+    return raw

@@ -42,22 +42,24 @@ def pack(value: Any) -> Packed:
     return b"j", memoryview(text.encode())
 
 
-def unpack(words: bytes, data: Any) -> Any:
-    """The value; an array lies in `data`, which must be writable for the array to be.
+def unpack(words: bytes, data: Any, begin: int = 0) -> Any:
+    """The value whose bytes are those of `data` from `begin` on.
+
+    An array lies in `data`, which must be writable for the array to be.
 
     Raises:
         DataError: it is nothing that `pack` made.
     """
     try:
-        kind, text = words[:1], words[1:].decode()
+        kind = words[:1]
         if kind == b"b":
-            return bytes(data)
+            return bytes(memoryview(data)[begin:])
         if kind == b"j":
-            return json.loads(bytes(data))
+            return json.loads(bytes(memoryview(data)[begin:]))
         if kind not in (b"a", b"c"):
             raise ValueError("unknown kind")
-        sizes, dtype = _parsed(text)
-        array = np.frombuffer(data, dtype=dtype).reshape(sizes)
+        sizes, dtype = _parsed(words)
+        array = np.frombuffer(data, dtype, -1, begin).reshape(sizes)
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"get: what arrived is no tuple: {quoted(words)}: {error}") from error
     return _on_gpu(array) if kind == b"c" else array
@@ -91,8 +93,8 @@ def _words(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    shape, _, dtype = text.partition("|")
+def _parsed(words: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    shape, _, dtype = words[1:].decode().partition("|")
     return tuple(int(part) for part in shape.split(",") if part), _dtype(dtype)
 
 

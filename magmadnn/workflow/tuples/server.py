@@ -30,7 +30,7 @@ class Server:
         number: int,
         memory: int | None,
         segments: Segments | None,
-        send: Callable[[bytes, int], None],
+        send: Callable[[bytes | bytearray, int], None],
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
         self.store, self.ended = Store(), False
@@ -42,9 +42,9 @@ class Server:
         self._told: set[tuple[int, int]] = set()
         self._lost: set[int] = set()
 
-    def handle(self, source: int, raw: Any) -> None:
+    def handle(self, source: int, raw: bytearray) -> None:
         """Answer a message."""
-        message = m.unpacked(raw)
+        message = m.Message(raw)
         operation = message.operation
         if self._lost and source in self._lost:
             return  # what a lost rank had sent when it was done again already
@@ -54,11 +54,15 @@ class Server:
             self._get(source, message)
         elif operation == m.PLACED:
             segment, _, size = bytes(message.data).decode().partition("|")
-            self._add(source, message, b"", segment, int(size))
+            self._add(source, message, segment, int(size))
         elif operation == m.ALLOCATE:
             self._allocate(source, message)
         elif operation == m.FREE:
             self._release(message.tag)
+        elif operation == m.WHERE:
+            for asker in self.store.waiting:
+                if (asker.rank, asker.request) == (source, message.request):
+                    asker.where = message.words
         elif operation == m.FAIL:
             for asker in self.store.withdraw(message.run):
                 self._answer_error(asker, message.words)
@@ -106,7 +110,7 @@ class Server:
         now = time.monotonic()
         for asker in self.store.waiting:
             key = (asker.rank, asker.request)
-            if key not in self._told and now - self._since[key] > _TOLD_AFTER:
+            if asker.where and key not in self._told and now - self._since[key] > _TOLD_AFTER:
                 self._told.add(key)
                 self._tell(
                     {
@@ -123,15 +127,16 @@ class Server:
     # --- putting -------------------------------------------------------------------------------------
 
     def _put(self, source: int, message: m.Message) -> None:
-        size = len(message.data)
-        if self._memory is not None and self._used + size > self._memory:
+        size = len(message.raw) - message.begin
+        if self._memory is not None and self.store.bytes_held + size > self._memory:
             self._tell({"op": "full", "run": message.run, "text": self._full(message.tag, size)})
             return
-        self._add(source, message, bytes(message.data), "", size)
+        self._add(source, message, "", size)
 
-    def _add(self, source: int, message: m.Message, data: bytes, segment: str, size: int) -> None:
-        _, _, _, run, tag, words, _ = message
-        for one in self.store.put(tag, words, data, segment, size, run, source):
+    def _add(self, source: int, message: m.Message, segment: str, size: int) -> None:
+        words = message.words if segment else b""  # else they are in the message itself
+        held = self.store.put(message.tag, words, message.raw, segment, size, message.run, source)
+        for one in held:
             self._deliver(*one)
 
     def _allocate(self, source: int, message: m.Message) -> None:
@@ -144,10 +149,6 @@ class Server:
         kind = m.NOTHING if name is None else m.SEGMENT
         self._send(m.packed(kind, request=message.request, data=(name or "").encode()), source)
 
-    @property
-    def _used(self) -> int:
-        return self.store.bytes_held
-
     def _full(self, tag: str, size: int) -> str:
         return (
             f"put: tag {tag!r}: tuple server {self._number} is full: it holds {self.store.bytes_held} of "
@@ -158,40 +159,41 @@ class Server:
     # --- getting -------------------------------------------------------------------------------------
 
     def _get(self, source: int, message: m.Message) -> None:
-        _, flags, request, run, tag, where, _ = message
-        asker = Waiting(source, request, run, flags, tag, where)
+        flags, request = message.flags, message.request
+        asker = Waiting(source, request, message.run, flags, message.tag, b"")
         found = self.store.get(asker)
         if found is not None:
             self._deliver(asker, *found)
-        elif message.flags & m.WAIT:
+        elif flags & m.WAIT:
+            asker.where = message.words
             self.store.waiting.append(asker)
-            self._since[source, message.request] = time.monotonic()
+            self._since[source, request] = time.monotonic()
         else:
-            self._send(m.packed(m.NOTHING, request=message.request), source)
+            self._send(m.packed(m.NOTHING, request=request), source)
 
     def _deliver(self, asker: Waiting, held: Held, gone: bool) -> None:
         if self._since:
             self._forget(asker)
         if not held.segment:
-            kind, flags, data = m.VALUE, 0, held.data
+            raw = held.raw if gone else bytearray(held.raw)
+            self._send(m.make_answer(raw, asker.request), asker.rank)
+            return
+        name = held.segment
+        flags = 0 if gone and not self._uses.get(name) else _SHARED
+        self._uses[name] = self._uses.get(name, 0) + 1
+        if not gone:
+            self._stored[name] = held
         else:
-            name = held.segment
-            flags = 0 if gone and not self._uses.get(name) else _SHARED
-            self._uses[name] = self._uses.get(name, 0) + 1
-            if not gone:
-                self._stored[name] = held
-            else:
-                self._stored.pop(name, None)
-            kind, data = m.SEGMENT, f"{name}|{held.size}".encode()
+            self._stored.pop(name, None)
         self._send(
             m.packed(
-                kind,
+                m.SEGMENT,
                 flags=flags,
                 request=asker.request,
                 run=held.maker,
                 tag=held.tag,
                 words=held.words,
-                data=data,
+                data=f"{name}|{held.size}".encode(),
             ),
             asker.rank,
         )

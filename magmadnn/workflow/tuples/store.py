@@ -6,7 +6,7 @@ Tuples of a tag leave in the order in which they came. Who waits longest is serv
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -22,7 +22,7 @@ class Held:
         order: in which it came.
         tag: under which.
         words: about the data.
-        data: the data, where it is small.
+        raw: the message that brought it, where it is small.
         segment: name of the shared memory that it lies in; empty where it is small.
         size: bytes.
         maker: number of the run that put it.
@@ -32,7 +32,7 @@ class Held:
     order: int
     tag: str
     words: bytes
-    data: bytes
+    raw: bytearray
     segment: str
     size: int
     maker: int
@@ -90,20 +90,18 @@ class Store:
         self,
         tag: str,
         words: bytes,
-        data: bytes,
+        raw: bytearray,
         segment: str,
         size: int,
         maker: int,
         source: int = 0,
-    ) -> Iterator[tuple[Waiting, Held, bool]]:
+    ) -> Iterable[tuple[Waiting, Held, bool]]:
         """Add a tuple; gets that it answers, each with whether the tuple is gone then."""
         self._order += 1
         self.puts += 1
         self.bytes_put += size
-        held = Held(self._order, tag, words, data, segment, size, maker, source)
-        self._add(held)
-        if self.waiting:
-            yield from self._serve(tag)
+        self._add(Held(self._order, tag, words, raw, segment, size, maker, source))
+        return self._serve(tag) if self.waiting else ()
 
     def _add(self, held: Held, first: bool = False) -> None:
         queue = self._queues.get(held.tag)
