@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -18,6 +19,22 @@ from .sides import ElsewhereSides, ForeignBlock, Side, Sides
 
 Array = NDArray[Any]
 _BYTES = np.dtype(np.uint8)
+
+
+class Addressing(Protocol):
+    """Something that holds addresses of memory."""
+
+    def memory_moves(self, memory: MemoryManager) -> None:
+        """Be told that a memory's bytes are given back."""
+        ...
+
+
+_USERS: WeakSet[Addressing] = WeakSet()
+
+
+def addressed_by(user: Addressing) -> None:
+    """Tell `user` of each memory whose bytes are given back, as long as it lives."""
+    _USERS.add(user)
 
 
 class MemoryManager:
@@ -325,7 +342,12 @@ class MemoryManager:
         return self._frame
 
     def set_aside(self) -> None:
-        """Give the bytes back, as the values lie somewhere else; reads and writes are refused now."""
+        """Give the bytes back, as the values lie somewhere else; reads and writes are refused now.
+
+        Whoever holds addresses (`addressed_by`) is told.
+        """
+        for user in list(_USERS):
+            user.memory_moves(self)
         self._sides, self._frame = ElsewhereSides(self.kind, self.device), None
 
     def bring_back(self) -> None:

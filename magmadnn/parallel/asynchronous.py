@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from magmadnn.comm import Communicator, Request
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import ALONE, agreeing
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor.operation import Feeds
 
 from .data_parallel import DataParallel
@@ -261,6 +262,15 @@ class AsyncStep(ParallelStep):
                 raise failed
 
     # --- both -------------------------------------------------------------------------------------
+
+    def _most_vectors(self) -> float:
+        """The server has a gradient of each worker, a worker its own."""
+        return 1 if self._comm.rank else self._comm.size - 1
+
+    def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
+        """As `ParallelStep`; parameters travel as vectors."""
+        found = super()._memory_for(sizes, workspace)
+        return None if found is None else replace(found, copies=found.copies + found.parameters)
 
     def _received_sums(self) -> list[Array]:
         small, *vectors = self._likes()

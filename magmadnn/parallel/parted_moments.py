@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from magmadnn.errors import CheckpointError
+from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.graph.op import Array
 from magmadnn.tensor import Tensor
 
@@ -43,7 +43,16 @@ class PartedMomentsStep(ParallelStep):
         }
 
     def state(self) -> dict[str, Tensor]:
-        """All that all ranks keep, as it was when it was collected."""
+        """All that all ranks keep, as it was when it was collected.
+
+        Raises:
+            ArgumentError: while it lies in parts.
+        """
+        if self._moments.keys() - self._collected.keys():
+            raise ArgumentError(
+                f"{type(self._way).__name__}: moments lie in parts on all ranks: collect() on all of them "
+                "first"
+            )
         found = super().state()
         return found | {name: Tensor.wrap(a.copy()) for name, a in self._collected.items()}
 

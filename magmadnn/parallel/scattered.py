@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from magmadnn.comm import Communicator
-from magmadnn.errors import CheckpointError
+from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.graph import Node
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import Array
 from magmadnn.memory.dtypes import as_dtype
+from magmadnn.runtime.variables import tensor_of
 from magmadnn.tensor import Tensor, Variable
 
+from .buckets import size_of
 from .ranks_step import RanksStep
 
 
@@ -25,6 +27,9 @@ class Scattered:
         communicator: the ranks.
         held: variables of the model, and the rank that has the newest value of each.
         slots: the optimiser's, of this rank, by name.
+
+    Attributes:
+        is_apart: whether each rank has what is its own alone, since `let_go`, until `collect`.
     """
 
     def __init__(
@@ -39,15 +44,21 @@ class Scattered:
         for rank, named in enumerate(communicator.exchange(own)):
             for name, dtype, shape in named:
                 self._places.setdefault(name, (rank, as_dtype(dtype), tuple(shape)))
-        self._away = {
-            name: np.zeros(shape, dtype)
-            for name, (_, dtype, shape) in self._places.items()
-            if name not in slots
-        }
+        self._away: dict[str, Array] = {}  # of other ranks, as of when they were collected
+        self.is_apart = False
         self.read_away()
 
+    def let_go(self, needed: Collection[Node] = ()) -> None:
+        """Keep what is this rank's alone, and those variables that are needed on all."""
+        if self.is_apart:
+            return
+        self._away, self.is_apart = {}, True
+        for node, owner in self._held:
+            if owner != self._comm.rank and node not in needed:
+                tensor_of(node).set_aside()
+
     def read_away(self) -> None:
-        """Begin with the slots of other ranks as these have them."""
+        """Have the slots of other ranks, as these have them."""
         for name, (owner, dtype, shape) in self._places.items():
             mine = self._slots.get(name)
             value = np.empty(shape, dtype) if mine is None else np.array(mine.value.read())
@@ -63,14 +74,26 @@ class Scattered:
             for node in of:
                 by.setdefault(node.dtype, []).append(node)
             for nodes in by.values():
-                values = np.concatenate([np.ravel(node.value.read()) for node in nodes])
-                self._comm.broadcast(values, root=owner)
+                if owner != self._comm.rank:
+                    values = np.empty(sum(size_of(node.spec) for node in nodes), nodes[0].dtype)
+                else:
+                    values = np.concatenate([np.ravel(node.value.read()) for node in nodes])
+                values = self._comm.broadcast(values, root=owner)
                 if owner != self._comm.rank:
                     _give(nodes, values)
         self.read_away()
+        self.is_apart = False
 
     def whole(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The state of all ranks, from that of this one."""
+        """The state of all ranks, from that of this one.
+
+        Raises:
+            ArgumentError: while others have theirs alone.
+        """
+        if self.is_apart:
+            raise ArgumentError(
+                "state: moments lie on several ranks: collect() on all of them gives all"
+            )
         found = {name: own[name] for name in self._places if name in own}
         found |= {name: Tensor.wrap(array.copy()) for name, array in self._away.items()}
         return {name: found[name] for name in self._places} | {
@@ -87,23 +110,27 @@ class Scattered:
         Raises:
             CheckpointError: if names, shapes or dtypes do not fit.
         """
-        away = {name: np.asarray(state[name]) for name in self._away if name in state}
-        if missing := sorted(self._away.keys() - away.keys()):
+        others = self._places.keys() - self._slots.keys()
+        away = {
+            name: np.asarray(state[name]) for name in self._places if name in others & state.keys()
+        }
+        if missing := sorted(others - away.keys()):
             raise CheckpointError(
                 f"state: {missing[0]} is missing; is it of another optimiser or model?"
             )
         for name, array in away.items():
-            held = self._away[name]
-            if (array.shape, array.dtype) != (held.shape, held.dtype):
+            _, dtype, shape = self._places[name]
+            if (array.shape, array.dtype) != (shape, dtype):
                 raise CheckpointError(
-                    f"state: {name} must be {held.dtype.name} of shape {held.shape}, got "
+                    f"state: {name} must be {dtype.name} of shape {shape}, got "
                     f"{array.dtype.name} of shape {array.shape}"
                 )
         return away | check({k: v for k, v in state.items() if k not in away})
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take the others' parts of a whole state, which was checked."""
-        self._away = {name: np.array(state[name]) for name in self._away}
+        others = [name for name in self._places if name not in self._slots]
+        self._away = {name: np.array(state[name]) for name in others}
 
 
 class ScatteredStep(RanksStep):
@@ -133,6 +160,7 @@ class ScatteredStep(RanksStep):
 def _give(nodes: Sequence[Node], values: Array) -> None:
     at = 0
     for node in nodes:
-        size = int(np.prod(node.shape, dtype=np.int64))
+        size = size_of(node.spec)
+        tensor_of(node).bring_back()
         node.value.write(values[at : at + size].reshape(node.shape))
         at += size

@@ -8,13 +8,15 @@ from one to all: more for one link to carry than in `DataParallel`, where each r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
 from magmadnn.errors import NumericError
 from magmadnn.graph.op import Array
+from magmadnn.runtime.step_memory import StepMemory
 
 from .data_parallel import DataParallel
 from .step import ParallelStep
@@ -43,6 +45,20 @@ class ServerStep(ParallelStep):
     def collect(self) -> None:
         """Give all ranks the moments of rank 0."""
         self.share_state()
+
+    def _most_vectors(self) -> float:
+        """On rank 0 the blocks of all ranks."""
+        if self._comm.rank or self._comm.size == 1:
+            return super()._most_vectors()
+        every = range(self._way.parts)
+        own = len(self._tree.blocks(0, every))
+        others = sum(len(self._tree.blocks(rank, every)) for rank in range(self._comm.size))
+        return max(own + others, super()._most_vectors())
+
+    def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
+        """As `ParallelStep`; parameters travel as vectors."""
+        found = super()._memory_for(sizes, workspace)
+        return None if found is None else replace(found, copies=found.copies + found.parameters)
 
     def _share(
         self, small: Array, parts: Sequence[list[Array]], likes: Sequence[Array], there: Sequence[int],

@@ -20,10 +20,10 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Updated, placeholder, topological
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
-from magmadnn.optim import StepSlices
+from magmadnn.optim import Step, StepSlices
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.courses import StepCourse
-from magmadnn.optim.memory_check import refuse_too_large
+from magmadnn.optim.memory_check import BATCH
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
 from magmadnn.runtime.step_memory import StepMemory
@@ -33,7 +33,7 @@ from magmadnn.tensor.operation import Feeds, as_feeds
 from .buckets import Buckets, size_of
 from .in_graph.slices import RanksSlices
 from .in_graph.whole_step import ShardGraph, whole_step
-from .ranks_step import RanksStep, refuse
+from .ranks_step import RanksStep, refuse, vectors_bytes
 from .tree import TreeSum, cuts
 
 if TYPE_CHECKING:
@@ -382,10 +382,41 @@ class ParallelStep(RanksStep):
         """What the last fit's steps ran, and what they sent; the program of a shard before there is one."""
         return super().text(sizes) if self._slices is None else self._slices.text(sizes)
 
-    def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:
-        """What the last fit's steps take on this rank; a shard's, before there is one. See `Step.memory`."""
-        whole = None if self._slices is None else self._slices.executable
-        return self._memory_of(whole or self._executable, sizes)
+    def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
+        """That of a step as two programs, or of many in one call, whichever takes more."""
+        rows = sizes.get(BATCH, 1)
+        each = -(-rows // self._way.parts)
+        shard, update = {**sizes, BATCH: each}, {**sizes, BATCH: 1}
+        vectors = vectors_bytes(self._shared.buckets.lengths) + 8 * self._small_length
+        one = self._executable.memory(shard, False)
+        found = self._together(
+            [(self._executable, shard), (self._update, update)], workspace, 0,
+            int(vectors * self._most_vectors()),
+            (self._tree.last - self._tree.first) * (0 if one is None else one.batch),
+        )  # fmt: skip
+        whole = None if self._slices is None else self._slices.memory_of(rows)
+        if found is None or whole is None:
+            return found
+        whole = whole.with_state(self._state_nodes())
+        return found if found.total >= whole.total else whole
+
+    def _most_vectors(self) -> float:
+        """Vectors as long as all gradients that this rank has at a time, at most, beside a program's."""
+        every = range(self._way.parts)
+        blocks = self._tree.blocks(self._comm.rank, every)
+        adding = len(blocks) + max((level for level, _ in blocks), default=0)
+        if self._comm.size == 1:
+            return adding
+        others = sum(len(self._tree.blocks(r, every)) for r in range(self._comm.size))
+        sent = len(blocks) if len(blocks) > 1 else 0
+        return max(adding, len(blocks) + sent + others / self._comm.size + 1)
+
+    def _missing(self, sizes: Mapping[str, int]) -> int:
+        """As `RanksStep`; on a device the whole step is one program, of which a shard is the least."""
+        if self._device is None:
+            return super()._missing(sizes)
+        each = -(-sizes.get(BATCH, 1) // self._way.parts)
+        return self._executable.missing_bytes({**sizes, BATCH: each})
 
     @property
     def ranks(self) -> tuple[Communicator, TreeSum]:
@@ -396,10 +427,10 @@ class ParallelStep(RanksStep):
         """None: other ranks wait for this one."""
         return None
 
-    def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
-        """Look whether a shard of a batch has room; see `Step.check_memory`."""
-        rows = -(-batch_size // self._way.parts)
-        refuse_too_large(self._executable, what, self._executable.sizes(as_feeds(feeds)), rows)
+    def prepare(self, feeds: Feeds, batch_size: int) -> None:
+        """On a device: compile now what a shard needs; see `Step.prepare`."""
+        if self._device is not None:
+            Step.prepare(self, feeds, batch_size)
 
 
 def advance(target: Node, value: Node) -> int:

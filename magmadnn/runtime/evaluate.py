@@ -187,9 +187,9 @@ class Executable:
 
         return Room(self.device, lambda: held_bytes(self.cuda))
 
-    def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:
-        """The memory that a run takes for these sizes; None where NumPy runs it."""
-        return self._runner.memory(sizes) if self.executor == "native" else None
+    def memory(self, sizes: Mapping[str, int], workspace: bool = True) -> StepMemory | None:
+        """The memory that a run takes for these sizes, that of kernels too; None where NumPy runs it."""
+        return self._runner.memory(sizes, workspace) if self.executor == "native" else None
 
     def missing_bytes(self, sizes: Mapping[str, int]) -> int:
         """What a run takes beside what is there, at least; 0 where it was laid out before, and for NumPy."""

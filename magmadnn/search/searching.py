@@ -12,9 +12,8 @@ from typing import Any
 from magmadnn.calls import checked_call
 from magmadnn.data.batching import split_rows
 from magmadnn.errors import ArgumentError, MagmaDNNError, quoted
-from magmadnn.training.arguments import at_least
+from magmadnn.training.arguments import at_least, checked_limit
 from magmadnn.training.callbacks import Callback
-from magmadnn.training.many.room import checked_limit
 
 from .judging import Judge
 from .methods.choosing import method_of

@@ -83,3 +83,16 @@ def listed(what: str, values: Any, kind: type, example: str) -> list[Any]:
     if isinstance(values, kind):
         values, way_out = type(values).__name__, "; put it into a list"
     raise ArgumentError(f"{what} must be a list such as {example}, got {quoted(values)}{way_out}")
+
+
+def checked_limit(what: str, limit: Any) -> int | None:
+    """A limit of memory that a caller has given.
+
+    Raises:
+        ArgumentError: if it is no number of bytes.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ArgumentError(
+            f"{what}: memory_limit must be a number of bytes of at least 1, got {quoted(limit)}"
+        )
+    return limit

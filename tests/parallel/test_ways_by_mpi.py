@@ -37,7 +37,7 @@ def train(make, comm=None):
 
 
 if __name__ == "__main__":
-    print(*[f"<{train(make)}>" for make in sys.argv[1:]], sep="\\n")
+    print(*[f"<{make} {train(make)}>" for make in sys.argv[1:]], sep="\\n")
 """
 WAYS = [
     "md.parallel.Pipeline(comm, micro_batches=2)",
@@ -62,4 +62,4 @@ def test_processes_give_what_simulated_ranks_give(ranks: int, tmp_path: Path) ->
     for make in WAYS:
         expected = simulate(ranks, lambda comm, make=make: names["train"](make, comm))
         assert len(set(expected)) == 1
-        assert found.stdout.count(f"<{expected[0]}>") == ranks, (found.stdout, expected)
+        assert found.stdout.count(f"<{make} {expected[0]}>") == ranks, (found.stdout, expected)

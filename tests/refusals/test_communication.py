@@ -5,8 +5,11 @@ See `cases.py` for what the tables hold; a GPU used twice is in `tests/comm/test
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,3 +121,27 @@ def test_no_nccl(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     alone = md.comm.SerialCommunicator()
     check_in_python(place, (lambda p: NcclCommunicator(alone), MissingExtraError, text))
+    cupy, cuda = ModuleType("cupy"), ModuleType("cupy.cuda")
+    nccl: Any = SimpleNamespace(available=False)  # CuPy is there, the library of NCCL is not
+    cupy.cuda, cuda.nccl = cuda, nccl  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    text = text.replace("CuPy", "NCCL")
+    check_in_python(place, (lambda p: NcclCommunicator(alone), MissingExtraError, text))
+
+
+def test_ports_are_those_that_are_free(place: Path) -> None:
+    """The system chooses them, so none can be in use: two sets of workers at a time find their own."""
+    pytest.importorskip("mpi4py")
+    found: list[str] = []
+    bind = socket.socket.bind
+
+    def noted(self: socket.socket, address: Any) -> None:
+        found.append(str(address))
+        bind(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "bind", noted)
+        with md.workers(1):
+            pass
+    assert found and all(address.endswith(", 0)") for address in found), found

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, DataError, FileError, OutOfMemoryError
-from tests.refusals.cases import NoEpoch, PythonCase, X, Y, check_in_python, network
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    FileError,
+    OutOfMemoryError,
+    UnknownNameError,
+)
+from tests.refusals.cases import D, NoEpoch, PythonCase, X, Y, check_in_python, network
 
 
 def shared(ranks: int, x: Any = None, way: Any = None, **options: Any) -> None:
@@ -98,6 +104,36 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "~rank . of 2: Hybrid: layer 'flatten_1' cannot be split; those of this model that can are: .*",
     ),
+    "pipeline: more ranks than layers": (
+        lambda p: shared(3, way=md.parallel.Pipeline),
+        ArgumentError,
+        r"~rank . of 3: Pipeline: 3 stages need 3 layers with parameters to train, .*: use 2 ranks, or .*",
+    ),
+    "pipeline: a stage that is no layer": (
+        lambda p: shared(2, way=lambda comm: md.parallel.Pipeline(comm, stages=["dense_9"])),
+        UnknownNameError,
+        "~rank . of 2: Pipeline: stages: layer 'dense_9' is not known: .* known are .*",
+    ),
+    "shards of the optimiser: more ranks than parameters": (
+        lambda p: shared(5, way=lambda comm: md.parallel.DataParallel(comm, shard="optimiser")),
+        ArgumentError,
+        "~rank . of 5: DataParallel: .* whole parameters, 5 ranks cannot share 4: use 4 ranks, or .*",
+    ),
+    "memory: a step beyond the limit": (
+        lambda p: network().fit(X, Y, memory_limit=9_000, parallel=False),
+        OutOfMemoryError,
+        r"~fit: a step with batch_size=23 takes [\d,]+ bytes, memory_limit is 9,000; not even .*",
+    ),
+    "memory: a limit that is no number of bytes": (
+        lambda p: network().fit(X, Y, memory_limit="1 GB"),
+        ArgumentError,
+        "fit: memory_limit must be a number of bytes of at least 1, got '1 GB'",
+    ),
+    "asynchronous: groups of batches": (
+        lambda p: shared(2, way=md.parallel.AsyncSGD, accumulate=2),
+        ArgumentError,
+        "~rank . of 2: AsyncSGD: each gradient has an update of its own: give accumulate=1",
+    ),
     "sync: with shards of the optimiser": (
         lambda p: md.parallel.DataParallel(sync=True, shard="optimiser"),
         ArgumentError,
@@ -161,6 +197,39 @@ PYTHON: dict[str, PythonCase] = {
         "~rank . of 5: AsyncSGD: staleness=1 is too little for 4 workers, .*: give at least 3",
     ),
 }
+
+
+WAYS: dict[str, Any] = {
+    "data": lambda comm: md.parallel.DataParallel(comm),
+    "sync": lambda comm: md.parallel.DataParallel(comm, sync=True),
+    "optimiser": lambda comm: md.parallel.DataParallel(comm, shard="optimiser"),
+    "parameters": lambda comm: md.parallel.DataParallel(comm, shard="parameters"),
+    "server": md.parallel.ParameterServer,
+    "model": md.parallel.ModelParallel,
+    "hybrid": lambda comm: md.parallel.Hybrid(communicator=comm),
+    "pipeline": md.parallel.Pipeline,
+}
+
+
+@pytest.mark.parametrize("rows, batch", [(3, 3), (7, 5)])
+@pytest.mark.parametrize("name", WAYS)
+def test_no_mistakes(name: str, rows: int, batch: int) -> None:
+    """Fewer samples than ranks, and batches that ranks do not divide: the training of one rank."""
+
+    def trained(comm: Any) -> Any:
+        model = network(D(8, activation="tanh"), D(8), D(8), D(4), precision="float64")
+        way = False if comm is None else WAYS[name](comm)
+        options = {"batch_size": batch, "epochs": 2, "verbose": False}
+        losses = [
+            row["loss"] for row in model.fit(X[:rows], Y[:rows], parallel=way, **options).rows
+        ]
+        return losses, model.values()
+
+    losses, values = trained(None)
+    for found in md.comm.simulate(4, trained):
+        assert found[0] == pytest.approx(losses, abs=1e-12)
+        for key, value in values.items():
+            np.testing.assert_allclose(found[1][key], value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", PYTHON.values(), ids=PYTHON)

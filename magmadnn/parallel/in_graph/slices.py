@@ -15,6 +15,7 @@ from magmadnn.optim import StepSlices
 from magmadnn.optim.inputs import Settings
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.runtime import Executable
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation
 
 from .among_gpus import meet
@@ -112,6 +113,10 @@ class RanksSlices(StepSlices):
         sent = wire_text(self.whole, self._comm, self._tree, leaves, is_on_gpu)
         with bound({GROUP: self._comm}):
             return f"{self.executable.text(sizes)}\n{sent}"
+
+    def memory_of(self, rows: int) -> StepMemory | None:
+        """What a step takes on this rank; None for batches of another size."""
+        return self.executable.memory({}) if rows == self._bounds[-1] else None
 
     def _own(self, order: Array, count: int) -> Array:
         """This rank's rows of whole batches."""

@@ -10,10 +10,11 @@ import numpy as np
 
 from magmadnn import ops
 from magmadnn.comm import Communicator, Request
+from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.dim import Dim, bind_shape
-from magmadnn.graph.node import placeholder
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import PLACEHOLDER, placeholder
 from magmadnn.graph.op import Array
 from magmadnn.layers.layer import Layer
 from magmadnn.optim import StepSlices, Transform
@@ -21,13 +22,14 @@ from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.building.loss_scaling import LossScale
 from magmadnn.optim.building.update import Update, keys_of
 from magmadnn.optim.courses import StepCourse
-from magmadnn.optim.memory_check import refuse_too_large
+from magmadnn.optim.memory_check import BATCH
 from magmadnn.optim.parts import adding_up
-from magmadnn.parallel.ranks_step import refuse
+from magmadnn.parallel.ranks_step import refuse, sizes_of, vectors_bytes
 from magmadnn.parallel.scattered import Scattered, ScatteredStep
 from magmadnn.parallel.shared_sums import SharedSums
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
@@ -197,7 +199,11 @@ class PipelineStep(ScatteredStep):
         self._forward = Executable(stage.forward, stage.updates, training=True, **way)
         self._sums.compile(way)
         self._backward = Executable(stage.backward, training=True, **way)
-        return Executable([(update.count + 0).node], updates, training=True, **way)
+        found = Executable([(update.count + 0).node], updates, training=True, **way)
+        programs = [one.program for one in (self._forward, self._backward, found)]
+        self._needed = {node for program in programs for node in program.leaves}
+        self._needed |= {target for program in programs for target, _ in program.updates}
+        return found
 
     def _own_variables(self, update: Update) -> set[Node]:
         held = {update.count.node, *update.parameters, *(s.node for s in update.slots.values())}
@@ -218,6 +224,7 @@ class PipelineStep(ScatteredStep):
         Raises:
             what is wrong on this rank, or MagmaDNNError if it is on another; nothing is updated then on any.
         """
+        self._scattered.let_go(self._needed)
         before = [(t, t.value.read().copy()) for t, _ in self._stage.updates]
         try:
             run = self._all_pieces(as_feeds(feeds))
@@ -379,14 +386,21 @@ class PipelineStep(ScatteredStep):
         """None, as `slices`."""
         return None
 
-    def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
-        """Look whether one micro-batch has room, forward; see `Step.check_memory`."""
-        sizes = sizes_of({n: np.asarray(v) for n, v in as_feeds(feeds).items()})
-        rows = -(-batch_size // self._way.micro_batches)
-        refuse_too_large(self._forward, what, sizes, rows)
-
-    def prepare(self, feeds: Feeds, batch_size: int) -> None:
-        """Nothing: on processors the first step of a size plans it."""
+    def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
+        """Micro-batches under way keep values; what is sent lies there until the end of a batch."""
+        rows, pieces, stage = sizes.get(BATCH, 1), self._way.micro_batches, self._stage
+        piece, whole = {**sizes, BATCH: -(-rows // pieces)}, {**sizes, BATCH: rows}
+        waiting = min(self._comm.size - self._comm.rank, pieces)
+        arrived = [crossing.arrived for crossing in stage.arrivals]
+        crossed = [c.value for c in stage.departures] + [node for _, node in stage.returned]
+        kept = sum(nbytes_of(node, piece) for node in [*stage.forward, *arrived])
+        sent = sum(nbytes_of(node, piece) for node in crossed)
+        fed = [node for node in self._cut.nodes if node.op is PLACEHOLDER]
+        programs = [(self._forward, piece), (self._backward, piece), (self._executable, piece)]
+        return self._together(
+            programs, workspace, waiting * kept + pieces * sent,
+            2 * vectors_bytes(stage.buckets.lengths), sum(nbytes_of(node, whole) for node in fed),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<PipelineStep {self.count}, stage {self._comm.rank} of {self._comm.size}>"
@@ -395,16 +409,6 @@ class PipelineStep(ScatteredStep):
 def only_those(executable: Executable, feeds: Mapping[Node, Any]) -> dict[Node, Array]:
     """Feeds for what a program takes."""
     return {n: np.asarray(feeds[n]) for n in executable.program.placeholders}
-
-
-def sizes_of(feeds: Mapping[Node, Array]) -> dict[str, int]:
-    """The sizes of symbolic dimensions."""
-    return {
-        str(dim): size
-        for node, array in feeds.items()
-        for dim, size in zip(node.shape, array.shape, strict=True)
-        if isinstance(dim, Dim) and dim.is_symbol
-    }
 
 
 def _is_finite(array: Array) -> bool:

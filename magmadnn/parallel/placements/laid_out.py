@@ -180,6 +180,7 @@ class LaidOutStep(PartedMomentsStep):
             for one in self.held:
                 one.own.value.write(one.cut(one.whole.value.read()))
             self._is_newer = False
+        self._collected = {}
         return super().run(feeds, watch, guard)
 
     def _share(

@@ -9,6 +9,7 @@ import numpy as np
 
 from magmadnn.comm import Communicator, bound
 from magmadnn.compiler.program.precision import precision as rounded
+from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import Array
@@ -18,8 +19,11 @@ from magmadnn.optim import StepSlices
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.building.update import Update
 from magmadnn.optim.courses import StepCourse
+from magmadnn.optim.memory_check import BATCH
 from magmadnn.parallel.ranks_step import RanksStep, refuse
 from magmadnn.runtime import Executable
+from magmadnn.runtime.step_memory import StepMemory
+from magmadnn.runtime.variables import tensor_of
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
@@ -48,16 +52,21 @@ class Part:
         self.own = Variable(str(whole.name), held).node
 
     def take(self) -> None:
-        """Go on from the whole value."""
+        """Go on from this rank's part of the whole value, whose memory is given back."""
         first = self._each * self._comm.rank
         at = (slice(None),) * self.axis + (slice(first, first + self._each),)
-        self.own.value.write(np.ascontiguousarray(self.whole.value.read()[at]))
+        held = tensor_of(self.whole)
+        self.own.value.write(np.ascontiguousarray(held.read()[at]))
+        if self._comm.size > 1:
+            held.set_aside()
 
     def give(self) -> None:
         """The whole value is that of all ranks' parts; all of them call it."""
         rows = np.ascontiguousarray(np.moveaxis(self.own.value.read(), self.axis, 0))
         found = np.moveaxis(self._comm.all_gather(rows), 0, self.axis)
-        self.whole.value.write(np.ascontiguousarray(found))
+        held = tensor_of(self.whole)
+        held.bring_back()
+        held.write(np.ascontiguousarray(found))
 
 
 class PlacedStep(RanksStep):
@@ -190,16 +199,40 @@ class PlacedStep(RanksStep):
                 part.give()
             self._is_newer = True
 
-    def begin_epoch(self) -> None:
-        """Go on from the model's parameters, which callbacks may have set."""
-        self._is_newer = True
+    def state(self) -> dict[str, Tensor]:
+        """All that all ranks keep.
+
+        Raises:
+            ArgumentError: while it lies in parts.
+        """
+        self._need_whole()
+        return super().state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave, on any number of ranks."""
+        self._need_whole()
         super().load_state(state)
-        self._is_newer = True
+
+    def _need_whole(self) -> None:
+        if not self._is_newer:
+            raise ArgumentError(
+                f"{type(self._way).__name__}: parameters and moments lie in parts on all ranks: collect() on "
+                "all of them first"
+            )
 
     # --- what a step of one batch has beside that -------------------------------------------------
+
+    def _state_nodes(self) -> list[Node]:
+        own = {part.whole: part.own for part in self.parts}
+        return [own.get(node, node) for node in super()._state_nodes()]
+
+    def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
+        """That of the program with this rank's parts, for its rows of a batch."""
+        rows, executable = sizes.get(BATCH, 1), self._executable
+        if self._by_rows is not None and rows and rows % self._comm.size == 0:
+            rows, executable = rows // self._comm.size, self._by_rows
+        found = executable.memory({**sizes, BATCH: rows}, workspace)
+        return None if found is None else found.with_state(self._state_nodes())
 
     def slices(self, *arguments: Any, **named: Any) -> StepSlices | None:
         """None: parts are taken and given between batches."""

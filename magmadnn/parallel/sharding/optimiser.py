@@ -7,7 +7,8 @@ Rajbhandari and others: "ZeRO", SC 2020, stage 2.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from magmadnn.parallel.scattered import Scattered, ScatteredStep
 from magmadnn.parallel.shared_sums import SharedSums
 from magmadnn.parallel.step import ParallelStep
 from magmadnn.runtime import Executable
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation
 
 
@@ -39,6 +41,16 @@ class ShardedStep(ScatteredStep, ParallelStep):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._scattered = Scattered(self._comm, [], self._slots)
+
+    def run(self, feeds: Any = None, watch: Any = None, guard: bool = False) -> list[Array]:
+        """Do one step; see `ParallelStep.run`."""
+        self._scattered.let_go()
+        return super().run(feeds, watch, guard)
+
+    def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
+        """As `ParallelStep`; parameters travel as vectors."""
+        found = super()._memory_for(sizes, workspace)
+        return None if found is None else replace(found, copies=found.copies + found.parameters)
 
     def _updating(
         self, name: str, parts: Sequence[Transform], roots: Sequence[Node], nodes: Sequence[Node],

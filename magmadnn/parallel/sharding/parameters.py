@@ -27,18 +27,18 @@ from magmadnn.optim import Transform
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.building.loss_scaling import LossScale
 from magmadnn.optim.building.update import Update, keys_of
-from magmadnn.optim.memory_check import BATCH, refuse_too_large
+from magmadnn.optim.memory_check import BATCH
 from magmadnn.parallel.buckets import size_of
 from magmadnn.parallel.in_graph.beside import beside
 from magmadnn.parallel.parted_moments import PartedMomentsStep
 from magmadnn.parallel.pipelined.programs import Stage, as_node
-from magmadnn.parallel.pipelined.step import only_those, sizes_of
+from magmadnn.parallel.pipelined.step import only_those
 from magmadnn.parallel.step import advance
 from magmadnn.parallel.tree import cuts
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
 from magmadnn.runtime.step_memory import StepMemory
-from magmadnn.tensor import Operation, Tensor
+from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .graph import LayerCut, grouped
@@ -357,18 +357,6 @@ class LayersStep(PartedMomentsStep):
         own = None if part.own is None else self._slots[name].value.read()
         return part.together(self._comm, own)
 
-    def state(self) -> dict[str, Tensor]:
-        """All that all ranks keep.
-
-        Raises:
-            ArgumentError: while it lies in pieces.
-        """
-        if not self._is_newer:
-            raise ArgumentError(
-                "DataParallel: moments lie in pieces on all ranks: collect() on all of them gives all"
-            )
-        return super().state()
-
     def _of_this_rank(self, state: Mapping[str, Any]) -> dict[str, Any]:
         if missing := [name for name in self._moments if name not in state]:
             raise CheckpointError(
@@ -392,8 +380,8 @@ class LayersStep(PartedMomentsStep):
         held = sum(group.own_bytes for group in self.groups)
         return held + sum(slot.value.nbytes for slot in self._slots.values())
 
-    def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:
-        """The memory that a step of a batch takes on this rank; None where NumPy runs it.
+    def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
+        """What a step takes.
 
         Parameters are this rank's pieces and the two groups that are whole at a time, gradients its pieces
         and two groups' sums. What all shards of the rank keep for their way back counts as activations.
@@ -401,8 +389,8 @@ class LayersStep(PartedMomentsStep):
         parts, blocks = self._tree.last - self._tree.first, len(self._blocks())
         shard = {**sizes, BATCH: -(-sizes.get(BATCH, 1) // self._way.parts)}
         programs = [*self._forward, *(p for p in self._backward if p is not None)]
-        found = [program.memory(shard) for program in programs]
-        update = self._update.memory(shard)
+        found = [program.memory(shard, workspace) for program in programs]
+        update = self._update.memory(shard, workspace)
         if update is None or any(one is None for one in found):
             return None
         known = [one for one in found if one is not None]
@@ -418,7 +406,7 @@ class LayersStep(PartedMomentsStep):
             gradients=own + (blocks + 1) * twos,
             batch=parts * max(one.batch for one in known[:1]),
             copies=update.copies,
-            workspace=max(one.workspace for one in known),
+            workspace=max(one.workspace for one in [*known, update]),
         )
 
     def _blocks(self) -> list[Any]:
@@ -449,16 +437,6 @@ class LayersStep(PartedMomentsStep):
         if (memory := self.memory(sizes)) is not None:
             lines.append(str(memory))
         return "\n".join(lines)
-
-    def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
-        """Look whether each group has room for a shard of a batch; see `Step.check_memory`."""
-        sizes = sizes_of({n: np.asarray(v) for n, v in as_feeds(feeds).items()})
-        rows = -(-batch_size // self._way.parts)
-        for program in self._forward:
-            refuse_too_large(program, what, sizes, rows)
-
-    def prepare(self, feeds: Feeds, batch_size: int) -> None:
-        """Nothing: on processors the first step of a size plans it."""
 
     def __repr__(self) -> str:
         return f"<LayersStep {self.count}, rank {self._comm.rank} of {self._comm.size}>"

@@ -31,11 +31,12 @@ from magmadnn.graph.node import (
     value_for,
 )
 from magmadnn.graph.op import Array, Op
-from magmadnn.memory import Kind
+from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.manager import addressed_by
 from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.step_memory import StepMemory, step_memory
 from magmadnn.runtime.threads import thread_count
-from magmadnn.runtime.variables import is_finite, tensor_of
+from magmadnn.runtime.variables import is_finite, memories_of, tensor_of
 
 from .copied_tasks import CopiedTasks, copied_tasks, keep_tasks
 from .loops import Loop, carried_memory, loop_kernels, moving_outputs
@@ -407,6 +408,12 @@ class NativeRunner:
         """Placeholders, variables and constants of the program."""
         return tuple(n for n in self.plan.program.nodes() if not isinstance(n.op, Op))
 
+    def memory_moves(self, memory: MemoryManager) -> None:
+        """Keep no layout with a variable whose memory is given back."""
+        if self._kept and any(one is memory for one in memories_of(self.plan.variables)):
+            self._kept.clear()
+            self._last = None
+
     @cached_property
     def runs_alone(self) -> bool:
         """Whether new values and outputs lie in memory of their own, and variables where kernels see them."""
@@ -424,6 +431,7 @@ class NativeRunner:
         """What `make` gave for this key; the last of them are kept, as each holds memory and threads."""
         self._last = None
         if key not in self._kept:
+            addressed_by(self)
             self._kept[key] = make()
             if len(self._kept) > _LAYOUTS_KEPT:
                 self._kept.popitem(last=False)

@@ -14,7 +14,6 @@ from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
 from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.runtime.agreement import agreement
-from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
@@ -25,6 +24,7 @@ from .pieces import Batch, ChunkIterator, PendingChunk, numbered
 from .rates import Rates
 from .resuming import INITIAL, restore, state_of
 from .sources import Source
+from .step_room import StepRoom
 from .together import Together
 from .totals import Totals, data_for, feeds_for, scalars
 
@@ -71,6 +71,7 @@ class Fit:
         stopped: why training is to end; None if nothing has asked for that.
         goes_on: whether it goes on when it is resumed, though it was stopped.
         tells_end: whether it says that a training that was resumed has nothing left to do.
+        room: what steps take, and may take.
         completed: whether it has come to its end, where it was to stop or not, without an error.
     """
 
@@ -88,6 +89,7 @@ class Fit:
         callbacks: Sequence[Callback] = (),
         identity: Callable[[], dict[str, str]],
         together: Together | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         self.model, self.objective, self.step, self.source = model, objective, step, source
         self.batch_size, self.epochs = batch_size, epochs
@@ -109,13 +111,13 @@ class Fit:
         self.completed = False
         self.tells_end = True
         self._made_slices: dict[int, StepSlices | None] = {}
-        self._fitting: set[int] = set()  # sizes of batches whose steps have room
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self._next: PendingChunk | None = None  # batches behind those that are waited for
         self._next_take: ChunkIterator | None = None  # of the next epoch, if that was begun
         self._waited = self._trained = 0.0  # seconds: for data, and of epochs in all
         self._ended = 0.0  # when the last slice did, in seconds
         self._rates = Rates(self)
+        self.room = StepRoom(self, memory_limit)
 
     def stop(self, reason: str, *, goes_on: bool = False) -> None:
         """End training after the current batch; `history.stopped` gets the reason.
@@ -211,8 +213,9 @@ class Fit:
         """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
         self.call("on_epoch_begin")
-        self.look_at_memory()
+        self.room.look()
         slices, size = self._slices(), self.current_batch_size
+        self.room.look_at_limit()  # some steps know all only now
         self._rates.look(self)  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
         if slices is None:
@@ -231,34 +234,6 @@ class Fit:
         """Let callbacks begin an epoch whose batches run elsewhere."""
         self.call("on_epoch_begin")
         self._rates.look(self)
-
-    def look_at_memory(self) -> None:
-        """Refuse batches of a size that is new, if a step with them has no room.
-
-        A last batch that is smaller is planned here too, so that no step of the epoch waits for that.
-
-        Raises:
-            OutOfMemoryError: naming the largest size that has.
-        """
-        sample, rows = self.source.sample, self.source.rows
-        size = sample.rows if rows is None else min(self.current_batch_size, rows)
-        if size not in self._fitting:
-            feeds = self._one_row()
-            self.step.check_memory("fit", feeds, size)
-            if rows is not None and rows % size:
-                self.step.prepare(feeds, rows % size)
-            self._fitting.add(size)
-
-    def memory(self, batch_size: int) -> StepMemory | None:
-        """What a step of so many rows takes; None where NumPy runs it."""
-        return self.step.memory_of(self._one_row(), batch_size)
-
-    def _one_row(self) -> dict[Any, Array]:
-        """What a step of one row is fed."""
-        sample = self.source.sample
-        weights = None if sample.weights is None else sample.weights[:1]
-        one = Batch([a[:1] for a in sample.inputs], [a[:1] for a in sample.targets], weights)
-        return feeds_for(self.objective, one)
 
     def _tell_place(self) -> None:
         """Tell a step that averages gradients of several batches which one is next."""

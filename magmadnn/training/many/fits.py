@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError
+from magmadnn.training.arguments import checked_limit
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
 from magmadnn.training.model.checks import gpu_of
@@ -26,7 +27,7 @@ from .given import (
     taken,
 )
 from .members import Member
-from .room import checked_limit, rooms_for
+from .room import rooms_for
 from .scheduler import run_all
 from .told import Told
 

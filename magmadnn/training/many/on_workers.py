@@ -27,7 +27,7 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.parallel import DataParallel
 from magmadnn.parallel.data_parallel import way_of
 from magmadnn.parallel.way import SHARDS, TrainingWay
-from magmadnn.training.arguments import epochs_of, listed
+from magmadnn.training.arguments import checked_limit, epochs_of, listed
 from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.history import History
@@ -104,6 +104,7 @@ def fit_on_workers(
     callbacks: Sequence[Any],
     verbose: Any,
     parallel: Any = None,
+    memory_limit: int | None = None,
 ) -> History:
     """What `Model.fit` does in `with md.workers(...)`.
 
@@ -135,7 +136,7 @@ def fit_on_workers(
         "options": {
             "batch_size": batch_size, "epochs": epochs, "initial_epoch": initial_epoch,
             "validation_split": validation_split, "shuffle": shuffle, "augment": augment,
-            "accumulate": accumulate,
+            "accumulate": accumulate, "memory_limit": checked_limit("fit", memory_limit),
         },
     }  # fmt: skip
 

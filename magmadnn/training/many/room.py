@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.compiler.plan.memory import nbytes_of
-from magmadnn.errors import ArgumentError, OutOfMemoryError, quoted
+from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import Node, topological
 from magmadnn.memory.usage import in_units
 from magmadnn.optim.memory_check import BATCH
@@ -116,19 +116,6 @@ class Room:
                 break
             count += 1
         return max(count, 1)
-
-
-def checked_limit(what: str, limit: Any) -> int | None:
-    """A limit of memory that a caller has given.
-
-    Raises:
-        ArgumentError: if it is no number of bytes.
-    """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ArgumentError(
-            f"{what}: memory_limit must be a number of bytes of at least 1, got {quoted(limit)}"
-        )
-    return limit
 
 
 def rooms_for(
@@ -247,7 +234,7 @@ def _bound(
 def _need_of(fit: Fit, device: int | None) -> Need:
     """What a training takes, as its plans say; of one that NumPy runs only what is kept is known."""
     size, rows = fit.current_batch_size, fit.source.rows or 0
-    legs = [fit.memory(n) for n in (min(size, rows), rows % size) if n]
+    legs = [fit.room.memory(n) for n in (min(size, rows), rows % size) if n]
     found = [leg for leg in legs if leg is not None]
     if not found:
         state = sum(p.nbytes for p in fit.step.state().values())

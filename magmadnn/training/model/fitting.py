@@ -15,7 +15,14 @@ from magmadnn.errors import ArgumentError
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.optim import Step
 from magmadnn.runtime import Executable
-from magmadnn.training.arguments import at_least, check_order, check_share, epochs_of, listed
+from magmadnn.training.arguments import (
+    at_least,
+    check_order,
+    check_share,
+    checked_limit,
+    epochs_of,
+    listed,
+)
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
@@ -87,6 +94,7 @@ def new_fit(
     verbose: Any,
     accumulate: int = 1,
     parallel: TrainingWay | None = None,
+    memory_limit: int | None = None,
     prepared: bool = True,
     rows: NDArray[np.int64] | None = None,
 ) -> Fit:
@@ -102,6 +110,7 @@ def new_fit(
     if not callable(batch_size):
         at_least("fit: batch_size", batch_size, 1)
     at_least("fit: accumulate", accumulate, 1)
+    checked_limit("fit", memory_limit)
     callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
     check_share("fit: validation_split", validation_split)
     check_order(shuffle)
@@ -179,6 +188,7 @@ def new_fit(
         model, objective, step, source, batch_size=batch_size, first=first, epochs=last,
         validation=validate, callbacks=[*shown, *callbacks],
         identity=partial(identity_of, model, data, settings), together=together,
+        memory_limit=memory_limit,
     )  # fmt: skip
 
 

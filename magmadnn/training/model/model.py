@@ -273,6 +273,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         loader_workers: int = 1,
         accumulate: int = 1,
         parallel: TrainingWay | Literal[False] | None = None,
+        memory_limit: int | None = None,
         initial_epoch: int | None = None,
         verbose: Any = "auto",
         prepared: bool = False,
@@ -305,6 +306,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             parallel: how several workers share the training, by `magmadnn launch` or in
                 `with md.workers(4):`, such as `md.parallel.Hybrid()`. None: as `md.parallel.DataParallel()`
                 there, alone otherwise; False: alone in any case. Give all ranks the same data.
+            memory_limit: bytes that a step may take on each worker, all that `memory` counts; None for what
+                is free. Parameters are whole on each worker before the first step and between epochs.
             initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
@@ -315,6 +318,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             ShapeError, DTypeError, DataError: if data does not fit, naming where.
             NumericError: if the loss becomes NaN or infinite, or a step would make a parameter so, naming the
                 first operation and layer; parameters are then those before that step.
+            OutOfMemoryError: if a step has no room, or takes more than memory_limit; nothing is trained then.
         """
         is_named = isinstance(parallel, TrainingWay) and parallel.communicator is not None
         workers = None if parallel is False or is_named else entered()
@@ -324,7 +328,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             given = (batch_size, epochs, initial_epoch, validation_data, validation_split, shuffle)
             weights = (sample_weight, class_weight, augment, accumulate)
             history: History = above.fit_on_workers(
-                self, workers, x, y, *given, *weights, callbacks, verbose, parallel
+                self, workers, x, y, *given, *weights, callbacks, verbose, parallel, memory_limit
             )
             return history
         return self._training(
@@ -332,7 +336,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             validation_data=validation_data, validation_split=validation_split, shuffle=shuffle,
             sample_weight=sample_weight, class_weight=class_weight, callbacks=callbacks,
             augment=augment, loader_workers=loader_workers, accumulate=accumulate, verbose=verbose,
-            prepared=prepared, parallel=way_of(parallel),
+            prepared=prepared, parallel=way_of(parallel), memory_limit=memory_limit,
         ).run()  # fmt: skip
 
     @takes_raw
