@@ -94,6 +94,22 @@ def test_frequencies_shifts_and_convolutions() -> None:
                 np.testing.assert_allclose(found, np.convolve(one, other, mode), atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_transformed_in_single(dtype: str) -> None:
+    """The values as they were rounded, transformed in complex64: its rounding is the only further one."""
+    x = md.asarray(REAL).astype(dtype)
+    exact = np.asarray(x.astype("float64"))
+    assert (
+        np.abs(exact - REAL).max() > 1e-5
+    )  # the input lost digits, the result none of what is left
+    for name in ("fft", "ifft2", "rfft", "fftn"):
+        found = np.asarray(getattr(md.fft, name)(x))
+        expected = getattr(np.fft, name)(exact)
+        assert found.dtype == np.complex64
+        bound = 30 * np.finfo(np.float32).eps * np.abs(expected).max()
+        assert np.abs(found - expected).max() <= bound
+
+
 def test_without_scipy_numpy_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     from magmadnn.fft import _records
 
