@@ -383,14 +383,18 @@ class ParallelStep(RanksStep):
         return super().text(sizes) if self._slices is None else self._slices.text(sizes)
 
     def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
-        """That of a step as two programs, or of many in one call, whichever takes more."""
+        """That of a step as two programs, or of many in one call, whichever takes more.
+
+        On a device the two programs run a step at a time, with no room for what many steps give.
+        """
         rows = sizes.get(BATCH, 1)
         each = -(-rows // self._way.parts)
         shard, update = {**sizes, BATCH: each}, {**sizes, BATCH: 1}
         vectors = vectors_bytes(self._shared.buckets.lengths) + 8 * self._small_length
         one = self._executable.memory(shard, False)
         found = self._together(
-            [(self._executable, shard), (self._update, update)], workspace, 0,
+            [(self._executable, shard), (self._update, update)],
+            workspace and self._device is None, 0,
             int(vectors * self._most_vectors()),
             (self._tree.last - self._tree.first) * (0 if one is None else one.batch),
         )  # fmt: skip

@@ -117,7 +117,7 @@ class Fit:
         self._waited = self._trained = 0.0  # seconds: for data, and of epochs in all
         self._ended = 0.0  # when the last slice did, in seconds
         self._rates = Rates(self)
-        self.room = StepRoom(self, memory_limit)
+        self.room = StepRoom(memory_limit)
 
     def stop(self, reason: str, *, goes_on: bool = False) -> None:
         """End training after the current batch; `history.stopped` gets the reason.
@@ -213,9 +213,9 @@ class Fit:
         """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
         self.call("on_epoch_begin")
-        self.room.look()
+        self.room.look(self)
         slices, size = self._slices(), self.current_batch_size
-        self.room.look_at_limit()  # some steps know all only now
+        self.room.look_at_limit(self)  # some steps know all only now
         self._rates.look(self)  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
         if slices is None:

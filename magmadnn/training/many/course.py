@@ -114,7 +114,7 @@ class FitCourse:
             return None
         device = gpu_of(fit.model)
         if device is None:  # on a GPU all models share the memory of steps
-            fit.room.look()
+            fit.room.look(fit)
         seen = _evaluation(fit)
         looked = None
         if seen is not None:
