@@ -1,7 +1,8 @@
 """Tuples and empty modules beside mpi4py: python benchmarks/workflow/tuples.py [small large spread empty]
 
 small: put + get of 1 KB and an mpi4py ping-pong, jobs of each in turns; large: 64 MB put + get and mpi4py's
-bandwidth between two processes; spread: dist_put of 1 GB over three servers; empty: modules a second.
+bandwidth between two processes; spread: dist_put of 1 GB over three servers, in three jobs; empty: modules a
+second.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ if __name__ == "__main__":
     cases: dict[str, Callable[[], object]] = {
         "small": lambda: [case(*one) for _ in range(3) for one in ((bare, 2), (small, 1))],
         "large": lambda: case(large, 2),
-        "spread": lambda: case(spread, 2, 3),
+        "spread": lambda: [case(spread, 2, 3) for _ in range(3)],
         "empty": lambda: empties(1200),
     }
     for chosen in sys.argv[1:] or cases:

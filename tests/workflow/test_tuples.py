@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from magmadnn.errors import DataError, DTypeError
+from magmadnn.errors import DataError, DTypeError, WorkflowError
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.client import TupleClient
 from magmadnn.workflow.tuples.payload import array_of, pack, unpack
-from magmadnn.workflow.tuples.segments import Mappings, Segments, can_share
+from magmadnn.workflow.tuples.segments import FOLDER, Mappings, Segments, can_share, write_new
 from magmadnn.workflow.tuples.server import Server
 
 VALUES = [
@@ -163,9 +166,15 @@ def test_shared_memory_is_handed_over_and_serves_again() -> None:
         names = []
         for round_ in range(3):
             net.hand(4, m.packed(m.ALLOCATE, request=1, words=str(size).encode(), tag="a"))
-            name = bytes(net.sent.pop()[1].data).decode()
+            answer = net.sent.pop()[1]
+            name = bytes(answer.data).decode()
             names.append(name)
-            maps.view(name, size)[:] = bytes([round_]) * size
+            assert answer.flags == (0 if round_ else m.FRESH)
+            if round_:
+                assert maps.view(name, size)[:] == bytes([round_ - 1]) * size
+                maps.view(name, size)[:] = bytes([round_]) * size
+            else:
+                write_new(name, bytes([round_]) * size)
             net.hand(4, m.packed(m.PLACED, tag="a", words=b"b", data=f"{name}|{size}".encode()))
             net.get(5, "a", 0)  # a reader, who copies
             net.get(6, "a", m.TAKE)
@@ -189,15 +198,15 @@ def test_patterns_leave_parts_alone() -> None:
 class Wire:
     """Mail to servers in this process; ranks 1 to 3 are theirs."""
 
-    def __init__(self) -> None:
-        self.comm = self
+    def __init__(self, memory: int | None = None, shared: bool = False) -> None:
+        self.comm, self.memory, self.shared = self, memory, shared
         self.arrived: list[bytearray] = []
         self.servers = {1 + k: self.server(k) for k in range(3)}
 
     def server(self, number: int) -> Server:
-        return Server(
-            number, None, None, lambda data, to: self.arrived.append(bytearray(data)), print
-        )
+        segments = Segments(f"magmadnn-test-s{number}") if self.shared else None
+        send = lambda data, to: self.arrived.append(bytearray(data))  # noqa: E731  # short
+        return Server(number, self.memory, segments, send, print)
 
     def Get_rank(self) -> int:
         return 4
@@ -220,6 +229,109 @@ def test_what_a_lost_server_held_is_read_from_the_copy(lost: int, size: int) -> 
     wire.servers[lost] = wire.server(lost - 1)  # an empty one in its place
     assert np.array_equal(client.dist_get("x"), value)
     assert all(server.store.statistics()["held"] == 0 for server in wire.servers.values())
+
+
+@pytest.fixture
+def sharing() -> Iterator[Wire]:
+    """Servers with shared memory, of 1 MB each."""
+    if not can_share():
+        pytest.skip("no /dev/shm")
+    wire = Wire(1_000_000, shared=True)
+    yield wire
+    for server in wire.servers.values():
+        assert server._segments is not None
+        server._segments.close()
+    assert not list(FOLDER.glob("magmadnn-test-*"))
+
+
+def test_all_servers_are_asked_before_anything_is_written(
+    sharing: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, value = TupleClient(sharing, [1, 2, 3], [1, 2, 3], copies=2), np.arange(99_991)  # type: ignore[arg-type]  # stands in for mail
+    order: list[str] = []
+    written, handle = os.pwrite, Server.handle
+
+    def write(file: int, data: Any, at: int) -> int:
+        order.append("write")
+        return written(file, data, at)
+
+    def handled(self: Server, source: int, raw: bytearray) -> None:
+        order.extend(["ask"] * (raw[0] == m.ALLOCATE))
+        handle(self, source, raw)
+        assert self._segments is not None
+        self._segments.make_pages()
+
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(Server, "handle", handled)
+    client.dist_put("x", value)
+    assert order == ["ask"] * 6 + ["write"] * 6
+    assert np.array_equal(client.dist_get("x"), value)
+    client.flush()
+    client.dist_put("x", value[::-1])  # into what serves again
+    assert order.count("write") == 6
+    assert np.array_equal(client.dist_get("x"), value[::-1])
+
+
+def test_one_full_server_refuses_all_parts(sharing: Wire) -> None:
+    client = TupleClient(sharing, [1, 2, 3], [1, 2, 3], copies=2)  # type: ignore[arg-type]  # stands in for mail
+    other = TupleClient(sharing, [2], [])  # type: ignore[arg-type]  # likewise
+    other.put("y", bytes(400_001))
+    with pytest.raises(WorkflowError, match=r"tag 'x': tuple server 1 is full: it holds 700033 of"):
+        client.dist_put("x", bytes(900_000))  # two parts of 300,032 on it
+    for number, server in enumerate(sharing.servers.values()):
+        assert server._taken() == (400_001 if number == 1 else 0)
+        assert server.store.statistics()["held"] == (number == 1)
+    assert not list(FOLDER.glob("magmadnn-test-*"))
+    other.get("y")
+    client.dist_put("x", bytes(900_000))
+    assert client.dist_get("x") == bytes(900_000)
+
+
+def test_where_there_are_no_pages_left_data_travels_by_message(
+    sharing: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    client = TupleClient(sharing, [1, 2, 3], [1, 2, 3])  # type: ignore[arg-type]  # stands in for mail
+    monkeypatch.setattr(os, "pwrite", full)
+    value = np.arange(50_021)
+    client.put("x", value)
+    assert not list(FOLDER.glob("magmadnn-test-*"))
+    assert np.array_equal(client.get("x"), value)
+
+
+def test_pages_are_made_ahead_and_those_of_an_odd_end_are_there(sharing: Wire) -> None:
+    segments, size = sharing.servers[1]._segments, (9 << 20) + 1
+    assert segments is not None
+    found = segments.take(size, None)
+    assert found is not None and found[1]
+    name = found[0]
+    assert (FOLDER / name).stat().st_size == 0
+    assert segments.make_pages()  # after the first 4 MB
+    assert (FOLDER / name).stat().st_blocks * 512 == 4 << 20
+    write_new(name, bytes(range(256)) * (9 << 12) + b"x")
+    while segments.make_pages():
+        pass
+    segments.written(name, size)
+    about, whole = (FOLDER / name).stat(), (9 << 20) + (64 << 10)
+    assert about.st_size == whole and about.st_blocks * 512 == whole  # no hole that kills later
+    assert Mappings().view(name, size)[:] == bytes(range(256)) * (9 << 12) + b"x"
+    segments.free(name)
+    assert segments.take(whole, None) == (name, False)
+    assert segments.take(whole, None) != (name, False)
+
+
+@pytest.mark.skipif(not can_share(), reason="no /dev/shm")
+@pytest.mark.parametrize(("lost", "answer"), [(5, m.SEGMENT), (None, m.SEGMENT), (6, m.ERROR)])
+def test_room_of_a_rank_that_is_lost_while_it_writes_is_free(lost: int | None, answer: int) -> None:
+    net = Net(memory=300_000, shared=True)
+    net.hand(5, m.packed(m.ALLOCATE, request=1, words=b"200000", tag="a", run=7))
+    net.hand(0, m.packed(m.ROLLBACK, run=7, request=0 if lost is None else lost + 1))
+    net.hand(4, m.packed(m.ALLOCATE, request=2, words=b"200000", tag="a", run=8))
+    assert [one.operation for _, one in net.sent] == [m.SEGMENT, answer]
+    assert net.segments is not None
+    net.segments.close()
 
 
 def test_without_copies_what_is_lost_is_named() -> None:

@@ -152,7 +152,7 @@ def _serve(folder: Folder, number: int, control: Mail, space: Mail, prefix: str)
             if found is not None:
                 server.handle(*found)
                 pause.reset()
-            else:
+            elif not server.work():
                 pause()
             if found is None or count % 256 == 0:
                 server.look_round()

@@ -21,10 +21,9 @@ from magmadnn.errors import ArgumentError, DataError, WorkflowError, quoted
 from . import messages as m
 from .mail import KEEN, Mail, Pause
 from .payload import array_of, pack, unpack
-from .segments import Mappings, can_share
+from .segments import Mappings, can_share, write_new
 
 _HOME = str(Path(__file__).parents[1])
-_SHARED = 1
 _LONGEST = 1000  # bytes of a tag
 _FRONTS = 1024  # beginnings of messages that a client remembers
 
@@ -97,28 +96,58 @@ class TupleClient:
         self._place(self._server(tag), tag, words, data)
 
     def _place(self, server: int, tag: str, words: bytes, data: Any) -> None:
+        self._place_all([(server, tag, words, data)])
+
+    def _place_all(
+        self, given: Sequence[tuple[int, str, bytes, Any]], user_tag: str | None = None
+    ) -> None:
+        """Place data by server, tag and words: all servers are asked for room before any of it is written."""
         if self._freed:
             self.flush()
-        size = len(data)
-        self.puts += 1
-        self.moved += size
-        if size > m.SMALL and server in self._near:
-            request = next(self._requests)
-            about = str(size).encode()
-            self._mail.send(
-                m.packed(m.ALLOCATE, request=request, tag=tag, words=about, run=self.run), server
-            )
-            answer = self._wait(request)
-            if answer.operation == m.SEGMENT:
-                name = bytes(answer.data).decode()
-                view = np.frombuffer(self._maps.view(name, size), np.uint8)
+        asked = [
+            self._ask_room(server, user_tag or tag, len(data)) for server, tag, _, data in given
+        ]
+        rooms = [None if request is None else self._arrived(request) for request in asked]
+        refused = [one.words for one in rooms if one is not None and one.operation == m.ERROR]
+        if refused:
+            for (server, *_), room in zip(given, rooms, strict=True):
+                if room is not None and room.operation == m.SEGMENT:
+                    self._freed.append((server, bytes(room.data).decode()))
+            self.flush()
+            raise WorkflowError(refused[0].decode())
+        for (server, tag, words, data), room in zip(given, rooms, strict=True):
+            size = len(data)
+            self.puts += 1
+            self.moved += size
+            told: bytes | None = None
+            if room is not None and room.operation == m.SEGMENT:
+                told = self._filled(server, bytes(room.data).decode(), room.flags, data)
+            kind, data = (m.PUT, data) if told is None else (m.PLACED, told)
+            raw = m.packed(kind, run=self.run, tag=tag, words=words, data=data)
+            self._mail.send(raw, server)
+
+    def _ask_room(self, server: int, tag: str, size: int) -> int | None:
+        """Ask for a segment; the number of the request, None for what goes by message."""
+        if size <= m.SMALL or server not in self._near:
+            return None
+        request, about = next(self._requests), str(size).encode()
+        raw = m.packed(m.ALLOCATE, request=request, tag=tag, words=about, run=self.run)
+        self._mail.send(raw, server)
+        return request
+
+    def _filled(self, server: int, name: str, flags: int, data: Any) -> bytes | None:
+        """Write a segment; what PLACED says of it, None where there is no memory for it."""
+        try:
+            if flags & m.FRESH:
+                write_new(name, data)
+            else:
+                view = np.frombuffer(self._maps.view(name, len(data)), np.uint8)
                 view[:] = np.frombuffer(data, np.uint8)
-                told = f"{name}|{size}".encode()
-                self._mail.send(
-                    m.packed(m.PLACED, run=self.run, tag=tag, words=words, data=told), server
-                )
-                return
-        self._mail.send(m.packed(m.PUT, run=self.run, tag=tag, words=words, data=data), server)
+        except OSError:
+            self._freed.append((server, name))
+            self.flush()
+            return None
+        return f"{name}|{len(data)}".encode()
 
     def get(
         self,
@@ -205,6 +234,13 @@ class TupleClient:
         return True
 
     def _wait(self, request: int, timeout: float | None = None, tag: str = "") -> m.Message:
+        """The answer to a request, which is no error."""
+        answer = self._arrived(request, timeout, tag)
+        if answer.operation == m.ERROR:
+            raise WorkflowError(answer.words.decode())
+        return answer
+
+    def _arrived(self, request: int, timeout: float | None = None, tag: str = "") -> m.Message:
         """The answer to a request; where that takes long and is for a tag, the server is told the line."""
         begun, pause, told = time.monotonic(), Pause(spins=KEEN), not tag
         while request not in self._answers:
@@ -219,10 +255,7 @@ class TupleClient:
                         f"get: tag {tag!r}: nothing was put within {timeout:g} seconds"
                     )
         self.waited += time.monotonic() - begun
-        answer = self._answers.pop(request)
-        if answer.operation == m.ERROR:
-            raise WorkflowError(answer.words.decode())
-        return answer
+        return self._answers.pop(request)
 
     def _pair(self, answer: m.Message, take: bool) -> tuple[str, Any] | None:
         return None if answer.operation == m.NOTHING else (answer.tag, self._value(answer, take))
@@ -250,7 +283,7 @@ class TupleClient:
         self._count(answer, take, int(size))
         view = self._maps.view(name, int(size))
         server = self._owner(name)
-        if answer.flags & _SHARED or not take:
+        if answer.flags & m.SHARED or not take:
             copy = bytearray(view)
             self._freed.append((server, name))
             self.flush()
@@ -297,10 +330,14 @@ class TupleClient:
         key = f"{self._mail.comm.Get_rank()}.{next(self._requests)}"
         parts = [(k * share, min(size, (k + 1) * share)) for k in range(servers)]
         parts = [(begin, end) for begin, end in parts if begin < end]
-        for k, (begin, end) in enumerate(parts):
-            for copy in range(self._copies):
-                server = self._servers[(k + copy) % servers]
-                self._place(server, _part(key, k, copy), b"", data[begin:end])
+        self._place_all(
+            [
+                (self._servers[(k + copy) % servers], _part(key, k, copy), b"", data[begin:end])
+                for k, (begin, end) in enumerate(parts)
+                for copy in range(self._copies)
+            ],
+            tag,
+        )
         about = {"words": words.decode(), "key": key, "parts": parts, "copies": self._copies}
         self._place(self._servers[0], f"\0{tag}", b"j", json.dumps(about).encode())
 

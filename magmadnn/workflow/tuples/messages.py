@@ -21,6 +21,9 @@ FAIL, ROLLBACK, ENDED, QUIT, LOOK, STATISTICS, SYNC, WHERE = 6, 7, 8, 9, 10, 11,
 
 VALUE, SEGMENT, NOTHING, ERROR = 20, 21, 22, 23
 
+SHARED, FRESH = 1, 2
+"""Flags of SEGMENT: others see it too, so it is to be copied; it has no pages yet, so it is to be written."""
+
 TAKE, WAIT, PATTERN, KEEP = 1, 2, 4, 8
 """Flags of GET: remove it; wait for it; the tag is a pattern; keep it until the run has ended well."""
 

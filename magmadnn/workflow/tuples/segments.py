@@ -1,7 +1,8 @@
 """Memory that processes of one machine share: files in /dev/shm, made and owned by a tuple server.
 
-A server makes a segment, whose pages are there at once, so that a full memory is an error here and not a
-signal later. Clients write and read it. What is freed serves again, since its pages need not be made anew.
+A server makes a segment, an empty file at first. Who puts writes it by `write_new`, since pages that are
+written whole need not be cleared, and a full memory is an error there and not a signal later; meanwhile the
+server makes pages ahead of who writes. From then on it is mapped. What is freed serves again, with its pages.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import mmap
 import os
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path("/dev/shm")
 _PAGE = 1 << 16
+_STEP = 4 << 20  # bytes of pages that are made, or written, at a time: a few ms
 _KEPT = 8  # mappings that a client keeps
 
 
@@ -38,41 +41,69 @@ class Segments:
         self._prefix, self._next = prefix, 0
         self._sizes: dict[str, int] = {}
         self._free: list[str] = []
+        self._fresh: dict[str, int] = {}  # not written yet: where pages are to be made next
 
     @property
     def bytes_made(self) -> int:
         """Of all segments, free ones among them."""
         return sum(self._sizes.values())
 
-    def take(self, size: int, most: int | None) -> str | None:
-        """The name of a segment of at least `size` bytes; None where the memory is full."""
+    def take(self, size: int, most: int | None) -> tuple[str, bool] | None:
+        """The name of a segment for `size` bytes, and whether it is a new one; None: none can be made."""
         wanted = rounded(size)
         fitting = [n for n in self._free if wanted <= self._sizes[n] <= wanted + wanted // 4]
         if fitting:
             name = min(fitting, key=lambda one: self._sizes[one])
             self._free.remove(name)
-            return name
+            return name, False
         while self._free and most is not None and self.bytes_made + wanted > most:
             self._unlink(self._free.pop(0))
         return self._made(wanted)
 
-    def _made(self, size: int) -> str | None:
+    def _made(self, size: int) -> tuple[str, bool] | None:
         name = f"{self._prefix}-{self._next}"
         self._next += 1
-        descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, size)
+            os.close(os.open(FOLDER / name, os.O_CREAT | os.O_EXCL, 0o600))
         except OSError:
-            (FOLDER / name).unlink()
             return None
-        finally:
-            os.close(descriptor)
         self._sizes[name] = size
-        return name
+        self._fresh[name] = _STEP  # who writes is before that by the time it is looked at
+        return name, True
+
+    def make_pages(self) -> bool:
+        """Make some pages of a segment that is being written, ahead of who writes; whether there were any."""
+        for name, begin in self._fresh.items():
+            if begin < self._sizes[name]:
+                end = min(begin + _STEP, self._sizes[name])
+                self._fresh[name] = end if self._allocated(name, begin, end) else self._sizes[name]
+                return True
+        return False
+
+    def _allocated(self, name: str, begin: int, end: int) -> bool:
+        """Whether there is memory for the bytes of a segment from `begin` to `end`; there is from now on."""
+        try:
+            descriptor = os.open(FOLDER / name, os.O_RDWR)
+            try:
+                os.posix_fallocate(descriptor, begin, end - begin)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return False
+        return True
+
+    def written(self, name: str, size: int) -> None:
+        """So many bytes of a segment have been written: it has all of its pages now."""
+        if self._fresh.pop(name, None) is None or size == self._sizes[name]:
+            return
+        if not self._allocated(name, size, self._sizes[name]):
+            self._sizes[name] = size
 
     def free(self, name: str) -> None:
-        """A segment may serve again."""
-        if name in self._sizes and name not in self._free:
+        """A segment may serve again; one that was never written is removed."""
+        if name in self._fresh:
+            self._unlink(name)
+        elif name in self._sizes and name not in self._free:
             self._free.append(name)
 
     def close(self) -> None:
@@ -82,6 +113,7 @@ class Segments:
 
     def _unlink(self, name: str) -> None:
         del self._sizes[name]
+        self._fresh.pop(name, None)
         (FOLDER / name).unlink(missing_ok=True)
 
 
@@ -105,6 +137,22 @@ class Mappings:
         while len(self._maps) > _KEPT:
             self._maps.popitem(last=False)  # unmapped once no array lies in it
         return memoryview(found)[:size]
+
+
+def write_new(name: str, data: Any) -> None:
+    """Write a new segment, whose pages are made by that.
+
+    Raises:
+        OSError: there is no memory for them.
+    """
+    view = memoryview(data)
+    descriptor = os.open(FOLDER / name, os.O_WRONLY)
+    try:
+        done = 0
+        while done < len(view):
+            done += os.pwrite(descriptor, view[done : done + _STEP], done)
+    finally:
+        os.close(descriptor)
 
 
 def remove_all(prefix: str) -> None:

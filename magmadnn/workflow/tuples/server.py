@@ -11,7 +11,6 @@ from .segments import Segments
 from .store import Held, Store, Waiting
 
 _TOLD_AFTER = 0.05  # seconds after which the executive is told who waits
-_SHARED = 1  # flag of a SEGMENT: others see it too, so it is to be copied
 
 
 class Server:
@@ -38,6 +37,7 @@ class Server:
         self._send, self._tell = send, tell
         self._uses: dict[str, int] = {}  # by segment: who has been told of it and not freed it
         self._stored: dict[str, Held] = {}
+        self._promised: dict[str, tuple[int, int, int]] = {}  # run, rank and bytes of who writes it
         self._since: dict[tuple[int, int], float] = {}
         self._told: set[tuple[int, int]] = set()
         self._lost: set[int] = set()
@@ -54,10 +54,12 @@ class Server:
             self._get(source, message)
         elif operation == m.PLACED:
             segment, _, size = bytes(message.data).decode().partition("|")
+            self._written(segment, int(size))
             self._add(source, message, segment, int(size))
         elif operation == m.ALLOCATE:
             self._allocate(source, message)
         elif operation == m.FREE:
+            self._promised.pop(message.tag, None)
             self._release(message.tag)
         elif operation == m.WHERE:
             for asker in self.store.waiting:
@@ -91,6 +93,10 @@ class Server:
             self._lost.add(rank)
             for asker in self.store.withdraw(message.run, rank):
                 self._forget(asker)
+        for name, (run, writer, _) in list(self._promised.items()):
+            if run == message.run and rank in (None, writer):
+                del self._promised[name]
+                self._release(name)
         gone, answered = self.store.roll_back(message.run, rank)
         for held in gone:
             self._gone(held)
@@ -104,6 +110,10 @@ class Server:
             return None
         self._gone(found[0])
         return found[0].maker
+
+    def work(self) -> bool:
+        """Do what can be done before it is asked for; whether there was any."""
+        return self._segments is not None and self._segments.make_pages()
 
     def look_round(self) -> None:
         """Tell the executive who has waited for a while."""
@@ -128,7 +138,7 @@ class Server:
 
     def _put(self, source: int, message: m.Message) -> None:
         size = len(message.raw) - message.begin
-        if self._memory is not None and self.store.bytes_held + size > self._memory:
+        if self._is_full(size):
             self._tell({"op": "full", "run": message.run, "text": self._full(message.tag, size)})
             return
         self._add(source, message, "", size)
@@ -141,17 +151,35 @@ class Server:
 
     def _allocate(self, source: int, message: m.Message) -> None:
         size = int(message.words)
-        if self._memory is not None and self.store.bytes_held + size > self._memory:
+        if self._is_full(size):
             text = self._full(message.tag, size).encode()
             self._send(m.packed(m.ERROR, request=message.request, words=text), source)
             return
-        name = None if self._segments is None else self._segments.take(size, self._memory)
-        kind = m.NOTHING if name is None else m.SEGMENT
-        self._send(m.packed(kind, request=message.request, data=(name or "").encode()), source)
+        found = None if self._segments is None else self._segments.take(size, self._memory)
+        if found is None:
+            self._send(m.packed(m.NOTHING, request=message.request), source)
+            return
+        name, fresh = found
+        self._promised[name] = message.run, source, size
+        flags = m.FRESH if fresh else 0
+        raw = m.packed(m.SEGMENT, flags=flags, request=message.request, data=name.encode())
+        self._send(raw, source)
+
+    def _written(self, name: str, size: int) -> None:
+        self._promised.pop(name, None)
+        if self._segments is not None:
+            self._segments.written(name, size)
+
+    def _taken(self) -> int:
+        """Bytes of tuples, and of those that somebody writes just now."""
+        return self.store.bytes_held + sum(size for _, _, size in self._promised.values())
+
+    def _is_full(self, size: int) -> bool:
+        return self._memory is not None and self._taken() + size > self._memory
 
     def _full(self, tag: str, size: int) -> str:
         return (
-            f"put: tag {tag!r}: tuple server {self._number} is full: it holds {self.store.bytes_held} of "
+            f"put: tag {tag!r}: tuple server {self._number} is full: it holds {self._taken()} of "
             f"{self._memory} bytes, and this has {size}; get what is there, use dist_put, or give more "
             "servers or memory"
         )
@@ -179,7 +207,7 @@ class Server:
             self._send(m.make_answer(raw, asker.request), asker.rank)
             return
         name = held.segment
-        flags = 0 if gone and not self._uses.get(name) else _SHARED
+        flags = 0 if gone and not self._uses.get(name) else m.SHARED
         self._uses[name] = self._uses.get(name, 0) + 1
         if not gone:
             self._stored[name] = held
