@@ -1,6 +1,6 @@
-"""Data parallel training on GPUs beside PyTorch's DDP: images a second of the papers' network and AlexNet.
+"""Training on several GPUs beside PyTorch's DDP: images a second of the papers' network and AlexNet.
 
-    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers,alexnet256] [--torch]
+    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers] [--ways data,hybrid] [--torch]
 
 Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn launch`, PyTorch's by its own
 processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts. Random
@@ -63,13 +63,18 @@ def model(name: str, device: str, precision: str) -> Any:
     return md.Model([*layers, md.layers.Dense(10)], **given)
 
 
-def ours(name: str) -> None:
+def ours(name: str, kind: str) -> None:
     """A rank of ours."""
     import magmadnn as md
 
     comm, case = md.comm.world(), CASES[name]
     x, y = data(case, comm.size)
-    device, way = f"cuda:{comm.rank}", md.parallel.DataParallel()
+    kinds: dict[str, Any] = {
+        "data": md.parallel.DataParallel,
+        "hybrid": md.parallel.Hybrid,
+        "model": md.parallel.ModelParallel,
+    }
+    device, way = f"cuda:{comm.rank}", kinds[kind]()
     net = model(name, device, case["precision"])
     size = rows_of(case, comm.size) * comm.size
     history = net.fit(x, y, batch_size=size, epochs=4, shuffle=False, verbose=False, parallel=way)
@@ -176,9 +181,9 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def started(name: str, size: int, torch: bool) -> dict[str, Any]:
+def started(name: str, size: int, torch: bool, way: str) -> dict[str, Any]:
     """What one job tells."""
-    own = [__file__, "--case", name]
+    own = [__file__, "--case", name, "--ways", way]
     if not torch:
         launch = ["-m", "magmadnn", "launch", "-n", str(size)] if size > 1 else []
         done = subprocess.run(
@@ -222,6 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpus", default="1,2")
     parser.add_argument("--cases", default="papers,alexnet256,alexnet1024")
+    parser.add_argument("--ways", default="data")
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--case")
     parser.add_argument("--rank", type=int)
@@ -230,7 +236,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.case is not None:
         if options.rank is None:
-            ours(options.case)
+            ours(options.case, options.ways)
         else:
             peers(options.case, options.rank, options.size, options.port)
         return
@@ -239,9 +245,10 @@ def main() -> None:
         batch = f"{case['batch']} a GPU" if "batch" in case else f"{case['whole']} in all"
         print(f"{name}, batch {batch}, {case['precision']}")
         for size in map(int, options.gpus.split(",")):
-            for torch in (False, True) if options.torch else (False,):
-                found = started(name, size, torch)
-                title = "PyTorch DDP" if torch else "magmadnn"
+            ways = options.ways.split(",") if size > 1 else ["data"]
+            for way in [*ways, "torch"] if options.torch else ways:
+                found = started(name, size, way == "torch", way)
+                title = "PyTorch DDP" if way == "torch" else f"ours, {way}"
                 apart = "" if found["apart"] is None else f"  apart {found['apart']:.1e}"
                 for way, ms in found.get("ms", {}).items():
                     apart += f"  {way} {ms:.3f} ms a step"

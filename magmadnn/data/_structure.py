@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import DataError, DTypeError, ShapeError
 from magmadnn.memory.foreign import OnDevice
+from magmadnn.memory.foreign import as_array as on_host
 from magmadnn.memory.on_demand import OnDemand
 
 Array = NDArray[Any]
@@ -43,7 +44,7 @@ def leaves(arrays: Any, name: str) -> list[tuple[str, Array]]:
 
 
 def as_array(value: object, name: str) -> Array:
-    """`value` as an array, without copying one that is in memory or mapped from a file.
+    """`value` as an array, without copying one that is in memory or mapped from a file; one on a GPU is.
 
     Raises:
         DTypeError: `value` is an iterator, a ragged list or something else that is no array.
@@ -56,8 +57,8 @@ def as_array(value: object, name: str) -> Array:
     if value is None or not hasattr(value, "__len__"):
         raise DTypeError(f"{name}: expected an array, got {type(value).__name__}")
     try:
-        return np.asarray(value)
-    except ValueError as error:
+        return on_host(value)
+    except ShapeError as error:
         raise DTypeError(f"{name}: expected an array, got rows of unequal length") from error
 
 

@@ -158,8 +158,9 @@ class Op:
             `axes(specs, attributes)` gives `Axes` (`placing/axes.py`); None: operands must be whole.
         arrives: for collectives: whether it only waits for what another op began, so that whatever does not
             need it comes before it.
-        on_device: for collectives: `on_device(**attributes)` gives the GPUs that add the first operand up
-            (`SummingGpus`), or None where a GPU has nothing to do. None: the host does it.
+        on_device: for collectives: `on_device(**attributes)` gives the GPUs that call each other (`Gpus`) and
+            the kind of their call on the first operand, or None where a GPU has nothing to do. None: the host
+            does it.
         any_size: whether gradient, rewrites and parts are the same for all sizes from 16 on, as long as no
             operand of known shape has `MANY_ELEMENTS`.
         notes: more for the documentation: source, special values.

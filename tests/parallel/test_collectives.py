@@ -13,7 +13,9 @@ import pytest
 import magmadnn as md
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import adjoints
+from magmadnn.ops.ranks.leading_axis import with_leading_axis
 from magmadnn.runtime import Executable
 from tests.comm.test_launch import launched
 
@@ -51,13 +53,15 @@ CASES: list[tuple[str, dict[str, Any], Callable[[int], tuple[int, ...]], Callabl
         lambda x: [np.concatenate([x[s, r : r + 1] for s in range(len(x))], axis=1) for r in range(len(x))],
     ),
 ]  # fmt: skip
+ON_HOST = ("broadcast", "reduce_to")  # on GPUs too
 NAMES = [f"{name} {more}" for name, more, *_ in CASES]
 
 
-@pytest.mark.parametrize("executor", ["native", "reference"])
+@pytest.mark.parametrize("executor", ["native", "reference", "as on GPUs"])
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_collectives_give_what_numpy_does(case: Any, executor: str) -> None:
     name, attributes, shape, expected = case
+    is_as_on_gpus = executor == "as on GPUs"
     for ranks in RANKS:
         x = whole(ranks, *shape(ranks))
         wanted = expected(x)
@@ -65,7 +69,14 @@ def test_collectives_give_what_numpy_does(case: Any, executor: str) -> None:
         def rank(comm: Any, x: Array = x, ranks: int = ranks) -> Array:
             given = placeholder("x", Spec(x.shape[1:], np.dtype("float64")))
             y = getattr(md.ops, name)(given + 0.0, ranks=ranks, **attributes)
-            program = Executable([y + 0.0], executor=executor, check=True)
+            if is_as_on_gpus:
+                made = with_leading_axis(Program((y + 0.0,), ()), comm.rank)
+                program = Executable(made, check=True)
+                names = {getattr(n.op, "name", "") for n in program.program.nodes()}
+                stays = name in ON_HOST or (attributes.get("op") in ("max", "min") and ranks > 1)
+                assert (name in names) == stays
+            else:
+                program = Executable([y + 0.0], executor=executor, check=True)
             with md.comm.bound(comm):
                 found = program.run({given: x[comm.rank]})[0]
             assert found.shape == y.shape

@@ -26,6 +26,7 @@ from ._cupy import CudaEvent
 from .called import Called, CalledAlone
 from .engine import (
     FUSED_CONVOLUTIONS,
+    AmongNode,
     ConvolutionNode,
     EventNode,
     FourierNode,
@@ -35,7 +36,6 @@ from .engine import (
     MatrixNode,
     NativeCall,
     ProductNode,
-    SumNode,
 )
 from .libraries.cufft import Transforms
 from .libraries.cusolver import MatrixFunctions
@@ -423,9 +423,9 @@ class CudaEngine(CudaLane):
         if isinstance(node, FourierNode):
             self._transforms.prepare(node)
             return functools.partial(self._transforms.call, node)
-        if isinstance(node, SumNode):
-            node.gpus.prepare_sum(node.count, node.dtype)
-            what = node.source, node.result, node.count, node.dtype
-            return functools.partial(node.gpus.sum_on, self._side, *what)
+        if isinstance(node, AmongNode):
+            node.gpus.prepare(node.kind, node.count, node.dtype)
+            what = node.kind, node.source, node.result, node.count, node.dtype
+            return functools.partial(node.gpus.call_on, self._side, *what)
         assert self._convolutions is not None
         return functools.partial(self._convolutions.call, node)

@@ -16,10 +16,10 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .nodes.among_gpus import AmongNode as AmongNode
 from .nodes.arrays import ArrayNode as ArrayNode
 from .nodes.arrays import HostNode as HostNode
 from .nodes.matrices import MatrixNode as MatrixNode
-from .nodes.sums import SumNode as SumNode
 from .nodes.transforms import FourierNode as FourierNode
 
 
@@ -217,7 +217,7 @@ CONVOLUTIONS = frozenset({"fprop", "dgrad", "wgrad"})
 # and, of a step forward, what follows it as well
 FUSED_CONVOLUTIONS = CONVOLUTIONS | {"fprop_fused"}
 # Calls of the device's libraries: each is given to a stream once, and what the library did there is a node.
-LibraryNode = ProductNode | MatrixNode | ConvolutionNode | FourierNode | SumNode
+LibraryNode = ProductNode | MatrixNode | ConvolutionNode | FourierNode | AmongNode
 GraphNode = KernelNode | LibraryNode | EventNode
 
 PRODUCT_WORKSPACE = 32 << 20

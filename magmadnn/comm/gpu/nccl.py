@@ -14,7 +14,8 @@ from typing import Any
 
 from magmadnn.comm.arrays import dtype_of
 from magmadnn.comm.communicator import Communicator, Json, Reduction, Request, Wire
-from magmadnn.comm.gpu.elements import DTYPES, OPS, nccl_dtype, nccl_op
+from magmadnn.comm.gpu.captured import CapturedCalls
+from magmadnn.comm.gpu.elements import nccl_dtype, nccl_op
 from magmadnn.comm.sites import call_site
 from magmadnn.errors import (
     ArgumentError,
@@ -61,7 +62,7 @@ class _EventRequest:
         return bool(self._event.done)
 
 
-class NcclCommunicator:
+class NcclCommunicator(CapturedCalls):
     """A group of ranks whose arrays are CuPy's, each on a GPU of its own; see `Communicator` for its calls.
 
     Results of blocking calls are there for the current stream, not for the host. The first call of each
@@ -78,6 +79,7 @@ class NcclCommunicator:
     """
 
     def __init__(self, control: Communicator) -> None:
+        super().__init__()
         self._cupy, self._nccl = _library()
         self._control: Communicator | None = control
         self.rank, self.size = control.rank, control.size
@@ -88,7 +90,6 @@ class NcclCommunicator:
         self._comm: Any = self._nccl.NcclCommunicator(self.size, bytes(shared), self.rank)
         self._stream = _quick_stream(self._cupy)
         self._known: set[str] = set()
-        self._prepared: set[tuple[int, str]] = set()
 
     def __repr__(self) -> str:
         return f"<NcclCommunicator: rank {self.rank} of {self.size} on device {self._device}>"
@@ -294,31 +295,6 @@ class NcclCommunicator:
             result = call()
             event = self._stream.record()
         return _EventRequest(result, event, self._cupy, kept)
-
-    # --- sums within captured graphs -----------------------------------------------------------
-
-    def prepare_sum(self, count: int, dtype: str) -> None:
-        """Make a first sum of so many elements: NCCL then joins the GPUs, which it cannot while captured.
-
-        All ranks call it, in one order; the calls are compared.
-        """
-        if (count, dtype) not in self._prepared:
-            array = self._cupy.zeros(count, dtype_of(dtype))
-            self.all_reduce(array, out=array)
-            self._cupy.cuda.get_current_stream().synchronize()
-            self._prepared.add((count, dtype))
-
-    def sum_on(self, stream: int, source: int, result: int, count: int, dtype: str) -> None:
-        """Give a stream, which may be captured, the sum of `count` elements at `source` of each rank.
-
-        Args:
-            stream: CUDA's.
-            source: address of what this rank adds.
-            result: address of the sum.
-            count: of elements,
-            dtype: and theirs, both as given to `prepare_sum` before.
-        """
-        self._comm.allReduce(source, result, count, DTYPES[dtype], OPS["sum"], stream)
 
     # --- the host ----------------------------------------------------------------------------
 

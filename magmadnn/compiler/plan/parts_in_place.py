@@ -162,9 +162,9 @@ class _Places:
 
     def _is_read(self, work: Work, part: Node, arrays: Mapping[Node, Array], start: int) -> bool:
         """Whether the kernel of a step can read the value, or its views, where they would lie."""
-        kind = work.region.kind
+        kind, op = work.region.kind, work.region.nodes[0].op
         if kind in _ANY_STRIDES:
-            return True
+            return not isinstance(op, Op) or op.on_device is None  # GPUs send packed arrays
         if kind is RegionKind.LIBRARY:
             (node,) = work.region.nodes
             read = (operand for operand in node.inputs if operand in arrays)

@@ -20,7 +20,7 @@ from .loads import illegal_loads, possible_loads
 from .region import matrix_of
 from .stages import combined_by
 
-# ops that take operands only that are packed
+# ops that take operands only that are packed, as GPUs do that call each other
 _PACKED = (
     OpKind.GATHER,
     OpKind.SCATTER,
@@ -60,7 +60,7 @@ def _unreadable(node: Node, layouts: Layouts, compilable: Callable[[Node], bool]
     op = node.op
     if not isinstance(op, Op) or layouts.is_view(node):
         return
-    if op.kind is not OpKind.LOOP and not compilable(node):
+    if op.kind is not OpKind.LOOP and op.on_device is None and not compilable(node):
         return
     for operand in node.inputs:
         if layouts.is_view(operand) and not _reads(node, op, operand, layouts):
@@ -68,7 +68,7 @@ def _unreadable(node: Node, layouts: Layouts, compilable: Callable[[Node], bool]
 
 
 def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
-    if op.kind in _PACKED:
+    if op.kind in _PACKED or op.on_device is not None:
         return takes_in_rows(node, operand, layouts.arrays[operand], _start(operand, layouts))
     if op.kind is OpKind.POINTWISE:
         return layouts.spread(operand, *matrix_of(node.shape)) is not None

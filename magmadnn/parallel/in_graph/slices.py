@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from magmadnn.comm import Communicator
+from magmadnn.comm.gpu.meeting import meet
 from magmadnn.comm.groups import bound
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
@@ -18,7 +19,6 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation
 
-from .among_gpus import meet
 from .tree_ops import GROUP
 from .whole_step import WholeStep
 from .wire import wire_text

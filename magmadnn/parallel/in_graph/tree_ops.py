@@ -7,10 +7,11 @@ behind all of that. The sum is that of `TreeSum`: its bits depend on the leaves,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
+from magmadnn.comm.gpu.meeting import gpus_of
 from magmadnn.comm.gpu.nccl import NcclCommunicator
 from magmadnn.comm.groups import group_named
 from magmadnn.graph.dim import Shape
@@ -19,7 +20,6 @@ from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
 from magmadnn.parallel.tree import TreeSum
 
-from .among_gpus import gpus_of
 from .beside import beside
 
 GROUP: Final = "data parallel"  # bound by whoever runs the step
@@ -44,9 +44,9 @@ def _begin_on_gpu(ranks: int, leaves: int, number: int) -> None:
     """Nothing: a graph begins a sum when what it adds is there."""
 
 
-def _wait_on_gpu(ranks: int, number: int) -> NcclCommunicator:
+def _wait_on_gpu(ranks: int, number: int) -> tuple[NcclCommunicator, Literal["sum"]]:
     """The GPUs of the ranks. A rank is one leaf there, so the sum is one of NCCL's."""
-    return gpus_of(group_named(GROUP, ranks, "tree_wait"))
+    return gpus_of(group_named(GROUP, ranks, "tree_wait")), "sum"
 
 
 def _token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:

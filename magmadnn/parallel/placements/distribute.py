@@ -240,6 +240,8 @@ class Distribution:
 
     def _cheapest(self, node: Node, after: Placement) -> float:
         count = elements(node.shape)
+        if after == WHOLE and self._moves_whole(node):
+            return 0.0
         if node in self._stays and after == WHOLE and WHOLE not in self._placed[node]:
             return count * _NEVER
         return min(travels(before, after, count, self._ranks) for before in self._placed[node])
@@ -249,12 +251,19 @@ class Distribution:
     def _as(self, node: Node, after: Placement) -> Node:
         """A node's value, placed so; each conversion is made once."""
         known = self._placed[node]
+        if after not in known and after == WHOLE and self._moves_whole(node):
+            known[after] = self._whole(node)
         if after not in known:
             count = elements(node.shape)
             before = min(known, key=lambda one: (travels(one, after, count, self._ranks), str(one)))
             with scoped(node.path):
                 known[after] = self._converted(known[before], before, after)
         return known[after]
+
+    def _moves_whole(self, node: Node) -> bool:
+        """Whether it only moves what all ranks have whole, which costs less than to bring parts together."""
+        is_movement = isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT
+        return is_movement and all(WHOLE in self._placed[i] for i in node.inputs)
 
     def _converted(self, node: Node, before: Placement, after: Placement) -> Node:
         given = {"group": self._group, "ranks": self._ranks}

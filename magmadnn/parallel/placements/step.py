@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn.comm import Communicator, bound
+from magmadnn.comm.gpu.meeting import meet
 from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
@@ -15,6 +16,7 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import Array
 from magmadnn.graph.placing import Placement, Shard, local_shape
 from magmadnn.graph.program import Program
+from magmadnn.ops.ranks.leading_axis import with_leading_axis
 from magmadnn.optim import StepSlices
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.building.update import Update
@@ -29,6 +31,7 @@ from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .distribute import Distribution, sharing_rows
 from .layouts import Way, splits_of, strips
+from .slices import PlacedSlices
 from .splits import placements_of, splittable, with_slots
 
 if TYPE_CHECKING:
@@ -50,15 +53,24 @@ class Part:
         self._each = shape[axis]
         held = Tensor.wrap(np.zeros(shape, whole.dtype))
         self.own = Variable(str(whole.name), held).node
+        self._given: int | None = None  # version of the whole value that this part is one of
 
     def take(self) -> None:
-        """Go on from this rank's part of the whole value, whose memory is given back."""
-        first = self._each * self._comm.rank
-        at = (slice(None),) * self.axis + (slice(first, first + self._each),)
+        """Go on from this rank's part of the whole value, whose memory is given back.
+
+        The part stays as it is where nobody has written the whole value since it was made of parts.
+        """
         held = tensor_of(self.whole)
-        self.own.value.write(np.ascontiguousarray(held.read()[at]))
+        if self._given is None or self._given != held.memory.version:
+            self.own.value.write(self.own_part())
         if self._comm.size > 1:
             held.set_aside()
+
+    def own_part(self) -> Array:
+        """This rank's part of the whole value."""
+        first = self._each * self._comm.rank
+        at = (slice(None),) * self.axis + (slice(first, first + self._each),)
+        return np.ascontiguousarray(tensor_of(self.whole).read()[at])
 
     def give(self) -> None:
         """The whole value is that of all ranks' parts; all of them call it."""
@@ -67,6 +79,7 @@ class Part:
         held = tensor_of(self.whole)
         held.bring_back()
         held.write(np.ascontiguousarray(found))
+        self._given = held.memory.version
 
 
 class PlacedStep(RanksStep):
@@ -106,7 +119,7 @@ class PlacedStep(RanksStep):
         kept: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> None:
-        refuse(type(way).__name__, precision, device)
+        refuse(type(way).__name__, precision, "cpu")
         self._way, self._comm = way, way.workers()
         self._rows, self._is_newer = 0, True  # whole values are newer than parts
         groups = None if every == 1 else Accumulation(every, mass)
@@ -118,6 +131,7 @@ class PlacedStep(RanksStep):
     # --- the graph --------------------------------------------------------------------------------
 
     def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
+        self._compiling = way
         program = Program.of(update.outputs, update.updates, training=True)
         program = rounded(program, way["precision"])
         self._leaves = self._placed(update)
@@ -157,8 +171,14 @@ class PlacedStep(RanksStep):
     def _executable_of(
         self, program: Program, leaves: Mapping[Node, tuple[Placement, Node]], way: dict[str, Any]
     ) -> Executable:
-        found = Distribution(program, leaves, self._comm.size, stays=list(self._leaves))
-        return Executable(found.program, **way)
+        """On GPUs collectives are calls of NCCL, nodes of a step's graph."""
+        found = Distribution(program, leaves, self._comm.size, stays=list(self._leaves)).program
+        if way["device"] != "cpu":
+            found = with_leading_axis(found, self._comm.rank)
+        made = Executable(found, **way)
+        if made.device is not None and self._comm.size > 1:
+            meet(self._comm, made.device)
+        return made
 
     def _sharing_rows(self, program: Program, way: dict[str, Any]) -> Executable:
         """The step of a batch of which each rank has as many rows."""
@@ -176,21 +196,29 @@ class PlacedStep(RanksStep):
         self, feeds: Feeds | None = None, watch: Any = None, guard: bool = False
     ) -> list[Array]:
         """Do one step and give the loss and the outputs, of the whole batch; see `Step.run`."""
-        if self._is_newer:
-            for part in self.parts:
-                part.take()
-            self._is_newer = False
+        self.take_parts()
         fed = as_feeds(feeds)
         for node, value in self.scalars().items():
             fed[node] = np.array(value)
-        is_shared = self._by_rows is not None and self._rows % self._comm.size == 0
-        executable = self._by_rows if is_shared and self._rows else self._executable
-        assert executable is not None
+        executable, _ = self._for_rows(self._rows)
         with bound(self._comm):
             found = executable.run(fed, watch=watch, guard=guard)
         if self._way.computed is not None:
             self._way.computed(self._comm)
         return found
+
+    def take_parts(self) -> None:
+        """Go on from this rank's parts of whole values, where those are newer."""
+        if self._is_newer:
+            for part in self.parts:
+                part.take()
+            self._is_newer = False
+
+    def _for_rows(self, rows: int) -> tuple[Executable, int]:
+        """The program for a batch of so many rows, and how many of them this rank is fed with."""
+        if self._by_rows is not None and rows and rows % self._comm.size == 0:
+            return self._by_rows, rows // self._comm.size
+        return self._executable, rows
 
     def collect(self) -> None:
         """Give all ranks whole parameters, and whole moments; all of them call it."""
@@ -228,19 +256,28 @@ class PlacedStep(RanksStep):
 
     def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
         """That of the program with this rank's parts, for its rows of a batch."""
-        rows, executable = sizes.get(BATCH, 1), self._executable
-        if self._by_rows is not None and rows and rows % self._comm.size == 0:
-            rows, executable = rows // self._comm.size, self._by_rows
+        executable, rows = self._for_rows(sizes.get(BATCH, 1))
         found = executable.memory({**sizes, BATCH: rows}, workspace)
         return None if found is None else found.with_state(self._state_nodes())
 
-    def slices(self, *arguments: Any, **named: Any) -> StepSlices | None:
-        """None: parts are taken and given between batches."""
-        return None
+    def slices(
+        self, data: Mapping[Any, Array], batch_size: int, streams: bool = False,
+        ring_bytes: int | None = None,
+    ) -> StepSlices | None:  # fmt: skip
+        """Many batches in one call, collectives included; see `ParallelStep.slices`."""
+        if self._compiling["executor"] != "native" or self._way.computed is not None:
+            return None
+        executable, rows = self._for_rows(batch_size)
+        return PlacedSlices.of(self, executable, self._settings, data, rows)
 
     def course(self, *arguments: Any, **named: Any) -> StepCourse | None:
-        """None, as `slices`."""
+        """None: other ranks wait for this one."""
         return None
+
+    @property
+    def communicator(self) -> Communicator:
+        """The ranks."""
+        return self._comm
 
     @property
     def own_bytes(self) -> int:

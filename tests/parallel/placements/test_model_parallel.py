@@ -11,6 +11,7 @@ import pytest
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError, UnknownNameError
+from magmadnn.parallel.placements.step import Part
 
 DRAW = np.random.default_rng(5)
 ROWS = 103  # of which the last batch of 32 has 7
@@ -280,3 +281,61 @@ def test_mistakes() -> None:
         md.parallel.DataParallel(sync=1)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="layers must be a dict"):
         md.parallel.Hybrid("dense_1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_infinity_in_the_part_of_one_rank(rows: int) -> None:
+    """Others do not see it in this batch: all end with an error, also where it is the last one."""
+
+    def run(comm: Communicator) -> str:
+        layers = md.layers
+        model = md.Model(
+            [layers.Input((2,)), layers.Dense(2, use_bias=False), layers.Dense(1, use_bias=False)],
+            loss="mse", optimizer=md.optim.SGD(1e308), seed=1, precision="float64",
+        )  # fmt: skip
+        for parameter, value in zip(
+            model.parameters(), ([[0, 1], [0, 1]], [[0], [1]]), strict=True
+        ):
+            parameter.node.value.write(np.array(value, float))
+        x, y = np.full((rows, 2), 9.0), np.zeros((rows, 1))
+        with pytest.raises(NumericError) as error:
+            way = md.parallel.ModelParallel(comm)
+            model.fit(x, y, batch_size=4, epochs=1, verbose=False, parallel=way)
+        return str(error.value)
+
+    texts = simulate(2, run)
+    assert all("infinity" in text for text in texts), texts
+    assert "rank" in texts[0]
+
+
+def test_a_callback_sets_parameters_between_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks go on from what it set; parts of others stay where they are."""
+
+    class Sets(md.callbacks.Callback):
+        is_everywhere = True
+
+        def on_epoch_end(self, fit: Any) -> None:
+            if fit.epoch == 1:
+                kernel = fit.model.parameters()[0].node.value
+                kernel.write(np.ones(kernel.shape))
+
+    def run(comm: Communicator | None) -> Any:
+        model = dense()
+        parallel = False if comm is None else md.parallel.ModelParallel(comm)
+        how = {"batch_size": 32, "epochs": 3, "verbose": False, "callbacks": [Sets()]}
+        model.fit(X, Y, parallel=parallel, **how)
+        return model.values()
+
+    own_part, cut = Part.own_part, list[str]()
+    monkeypatch.setattr(
+        Part, "own_part", lambda part: (cut.append(str(part.whole.name)), own_part(part))[1]
+    )
+    expected = run(None)
+    results = simulate(2, run)
+    whole = [
+        name for name in set(cut) if cut.count(name) == 2
+    ]  # once on each rank, and again where set
+    assert len(whole) == len(set(cut)) - 1
+    for found in results:
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)

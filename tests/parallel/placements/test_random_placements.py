@@ -21,6 +21,7 @@ from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.ops.ranks.leading_axis import with_leading_axis
 from magmadnn.parallel.placements.distribute import Distribution
 from magmadnn.runtime import Executable
 
@@ -244,7 +245,8 @@ def check(seed: int, executor: str = "reference") -> int:
             for k, (node, placement) in enumerate(leaves.items())
         }
         found = Distribution(Program(tuple(graph.outputs)), own, ranks, wanted=wanted)
-        program = Executable(found.program, executor=executor, check=True)
+        made = with_leading_axis(found.program, comm.rank) if seed % 2 else found.program
+        program = Executable(made, executor=executor, check=True)
         fed = {
             local: part(graph.leaves[node], placement, comm, seed)
             for node, (placement, local) in own.items()
@@ -279,6 +281,13 @@ def test_compiled() -> None:
 def test_all(block: int) -> None:
     for seed in range(block * ALL // 10, (block + 1) * ALL // 10):
         check(seed)
+
+
+def test_what_is_whole_is_moved_and_not_brought_together_again() -> None:
+    shapes = {"x": (6, 4), "own": (3, 4)}
+    x, own = (placeholder(name, Spec(shape, np.dtype(float))) for name, shape in shapes.items())
+    found = Distribution(Program((x, ops.transpose(x))), {x: (Shard(0), own)}, 2)
+    assert [sent.op for sent in found.sent()] == ["all_gather"]
 
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ import pytest
 from magmadnn.backends.cuda import Provider, install
 from magmadnn.backends.cuda.called import CalledAlone
 from magmadnn.backends.cuda.engine import (
+    AmongNode,
     ArrayNode,
     ConvolutionNode,
     EventNode,
@@ -48,7 +49,6 @@ from magmadnn.backends.cuda.engine import (
     MatrixNode,
     NativeCall,
     ProductNode,
-    SumNode,
 )
 from magmadnn.backends.cuda.nodes.arrays import DeviceArray
 from magmadnn.backends.cuda.protocol import fill_by_doubling
@@ -238,8 +238,8 @@ def _run(node: GraphNode | ArrayNode) -> None:
     if isinstance(node, ConvolutionNode):
         convolve(node)
         return
-    if isinstance(node, SumNode):
-        node.gpus.sum_on(0, node.source, node.result, node.count, node.dtype)
+    if isinstance(node, AmongNode):
+        node.gpus.call_on(0, node.kind, node.source, node.result, node.count, node.dtype)
         return
     run_launch(node.function, node.grid, node.block, node.arguments)
 
@@ -482,8 +482,8 @@ class Emulator:
             assert all(0 <= k < number for k in node.after)
             assert isinstance(node, GraphNode)
             assert not isinstance(node, MatrixNode) or node.is_captured
-            if isinstance(node, SumNode):
-                node.gpus.prepare_sum(node.count, node.dtype)
+            if isinstance(node, AmongNode):
+                node.gpus.prepare(node.kind, node.count, node.dtype)
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 

@@ -13,6 +13,7 @@ from magmadnn.errors import DataError, ShapeError
 from magmadnn.memory import DEVICE
 from magmadnn.memory.foreign import as_array, on_device
 from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.training.model.plain.identity import identity_of
 from tests.runtime.cuda.devices import distance, network, on, samples
 from tests.runtime.cuda.emulator import HostMemory, needs_compiler
 
@@ -94,6 +95,8 @@ def test_models_take_them(device: str) -> None:
         there.fit(a, b, batch_size=8, epochs=2, verbose=0)
         assert distance(here, there) == 0
         assert there.evaluate(a, b) == here.evaluate(x, y)
+        labels = [identity_of(there, {"x": p, "y": q}, {}) for p, q in ((a, b), (x, y))]
+        assert labels[0] == labels[1]  # what trainings are known by, in checkpoints and among ranks
         for size in (100, 9):
             np.testing.assert_array_equal(
                 there.predict(a, batch_size=size), here.predict(x, batch_size=size)

@@ -1,4 +1,4 @@
-"""Data parallel training on devices: sums over ranks among the graphs of a step."""
+"""Training of several ranks on devices: calls among GPUs within the graphs of a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from contextlib import nullcontext
 import numpy as np
 
 import magmadnn as md
-from magmadnn.parallel.in_graph import among_gpus, slices, whole_step
+from magmadnn.comm.gpu import meeting
+from magmadnn.parallel.in_graph import slices, whole_step
+from magmadnn.parallel.placements import slices as placed, step as placed_step
 from magmadnn.runtime.cuda.schedule import launches
 from magmadnn.runtime.cuda.schedule.hazards import edges_of
 from tests.runtime.cuda.emulator import emulated_device
@@ -35,18 +37,27 @@ comm, real = md.comm.world(), DEVICE == "gpu"
 
 class OnHost:
     # what NCCL does on GPUs
-    size, prepared, summed = comm.size, [], []
+    size, prepared = comm.size, []
 
-    def prepare_sum(self, count, dtype):
-        if (count, dtype) not in self.prepared:
-            assert all(one == [count, dtype] for one in comm.exchange([count, dtype]))
-            self.prepared.append((count, dtype))
+    def prepare(self, *what):
+        if what not in self.prepared:
+            assert all(one == list(what) for one in comm.exchange(what))
+            self.prepared.append(what)
 
-    def sum_on(self, stream, source, result, count, dtype):
-        assert (count, dtype) in self.prepared
-        self.summed.append(count)
-        own, total = (array_at(address, count, dtype) for address in (source, result))
-        total[...] = comm.all_reduce(own.copy())
+    def call_on(self, stream, kind, source, result, count, dtype):
+        assert (kind, count, dtype) in self.prepared
+        read = count * comm.size if kind in ("scatter", "exchange") else count
+        made = count * comm.size if kind in ("gather", "exchange") else count
+        own, found = array_at(source, read, dtype).copy(), array_at(result, made, dtype)
+        kinds.add(kind)
+        if kind == "sum":
+            found[...] = comm.all_reduce(own)
+        elif kind == "gather":
+            found[...] = comm.all_gather(own)
+        elif kind == "scatter":
+            found[...] = comm.reduce_scatter(own)
+        else:
+            comm.all_to_all(np.split(own, comm.size), np.split(found, comm.size))
 
 
 def array_at(address, count, dtype):
@@ -55,91 +66,110 @@ def array_at(address, count, dtype):
 
 
 def meet(communicator, device):
-    among_gpus._gpus[communicator] = OnHost()
+    meeting._gpus[communicator] = OnHost()
 
 
-items = []
-known_sums = launches.sums_of
+items, kinds = [], set()
+known_calls = launches.calls_of
 
 
-def sums_of(layout, work):
-    found = known_sums(layout, work)
+def calls_of(layout, work):
+    found = known_calls(layout, work)
     items.extend(found)
     return found
 
 
 def assert_in_order():
     # whichever graph they are in, a sum waits for the one before it: NCCL stops where ranks differ in order
-    assert len(items) > 2
+    assert items
     edges = edges_of([(item.reads, item.writes) for item in items])
     assert edges == [(), *((k,) for k in range(len(items) - 1))], edges
 
 
 counts = []
-known = slices.RanksSlices.run
 
 
-def run(self, order, count, follows=False):
-    counts.append(count)
-    result = known(self, order, count, follows)
-    assert result is not None  # no batch is done again, one by one
-    return result
+def counted(run):
+    def again(self, order, count, follows=False):
+        counts.append(count)
+        result = run(self, order, count, follows)
+        assert result is not None  # no batch is done again, one by one
+        return result
+
+    return again
 
 
 def fit(device, way):
-    layers = [md.layers.Input((5,)), md.layers.Dense(7, activation="tanh"), md.layers.Dense(3)]
+    layers = [md.layers.Input((5,)), md.layers.Dense(8, activation="tanh"), md.layers.Dense(4)]
     model = md.Model(
         layers, loss="cross_entropy", optimizer=md.optim.Adam(0.01), precision="float64",
         device=device, seed=1
     )
     history = model.fit(x, y, batch_size=32, epochs=2, verbose=False, parallel=way)
-    if way and comm.size > 1:
+    if way and comm.size > 1 and WAY == "data":
         assert f"over {comm.size} GPUs" in str(model.plan(batch_size=32))
         # a step keeps its losses and metrics until they are read, and no gradients
         assert model.memory(batch_size=32).workspace < 2 << 20, model.memory(batch_size=32)
     return [v.tolist() for _, v in sorted(model.values().items())], history.rows[-1]["loss"]
 
 
+WAYS = {
+    "data": md.parallel.DataParallel, "statistics": lambda: md.parallel.DataParallel(sync=True),
+    "model": md.parallel.ModelParallel,
+    "hybrid": lambda: md.parallel.Hybrid({"dense_1": "data", "dense_2": "columns"})
+}
 alone = fit("cpu", False)
 if not real:
-    slices.meet = meet
-slices.RanksSlices.run = run
-launches.sums_of = sums_of
+    slices.meet = placed_step.meet = meet
+slices.RanksSlices.run = counted(slices.RanksSlices.run)
+placed.PlacedSlices.run = counted(placed.PlacedSlices.run)
+launches.calls_of = calls_of
 with nullcontext() if real else emulated_device():
-    found = fit(f"cuda:{comm.rank}" if real else "cuda", md.parallel.DataParallel())
+    found = fit(f"cuda:{comm.rank}" if real else "cuda", WAYS[WAY]())
 if comm.size > 1:
     assert_in_order()
-told = comm.exchange([alone, found, counts])
+told = comm.exchange([alone, found, counts, sorted(kinds)])
 if comm.rank == 0:
     print(json.dumps(told))
 """
 
 
+KINDS = {
+    "data": ["sum"],
+    "statistics": ["gather", "sum"],
+    "model": ["sum"],
+    "hybrid": ["exchange", "gather", "scatter", "sum"],
+}
+
+
+@pytest.mark.parametrize("way", KINDS)
 @pytest.mark.parametrize("device", DEVICES)
-def test_two_ranks_train_as_one(device: str, tmp_path: Path) -> None:
+def test_two_ranks_train_as_one(device: str, way: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     if device == "gpu":
         from magmadnn.backends import cuda
 
         if cuda.device_count() < 2:
             pytest.skip("one GPU only")
-    check(tmp_path, device, 2)
+    check(tmp_path, device, 2, way)
 
 
 @needs_compiler
 def test_one_rank_trains_in_slices(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
-    check(tmp_path, "emulated", 1)
+    check(tmp_path, "emulated", 1, "data")
 
 
-def check(folder: Path, device: str, ranks: int) -> None:
-    code, out, errors, _ = launched(folder, ranks, f"DEVICE = {device!r}\n" + SCRIPT, "")
+def check(folder: Path, device: str, ranks: int, way: str) -> None:
+    script = f"DEVICE, WAY = {device!r}, {way!r}\n" + SCRIPT
+    code, out, errors, _ = launched(folder, ranks, script, "")
     assert code == 0, errors
     told: list[Any] = json.loads(out.splitlines()[-1])
     assert len(told) == ranks
-    for alone, found, counts in told:
+    for alone, found, counts, kinds in told:
         assert sum(counts) == 4  # whole batches; the last of an epoch has 8 rows
         assert found == told[0][1]
+        assert device == "gpu" or kinds == (KINDS[way] if ranks > 1 else [])
         assert found[1] == pytest.approx(alone[1], rel=1e-12)
         for value, expected in zip(found[0], alone[0], strict=True):
             np.testing.assert_allclose(value, expected, rtol=0, atol=1e-11)

@@ -14,7 +14,7 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.layout import comes_to
-from magmadnn.runtime.cuda.schedule.library.sums import can_sum, is_collective
+from magmadnn.runtime.cuda.schedule.library.among_gpus import is_collective, is_gpus_own
 from magmadnn.runtime.variables import tensor_of
 
 from .runner import CudaRunner
@@ -32,7 +32,7 @@ def can_slice(
     stored = {node for work in plan.work for node in work.needed}
     variables = [n for n in plan.program.nodes() if n.op is VARIABLE]
     return (
-        all(can_sum(work) for work in plan.work if is_collective(work))
+        all(is_gpus_own(work) for work in plan.work if is_collective(work))
         and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
         and all(a.dtype.name in KEPT and a.size for a in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)

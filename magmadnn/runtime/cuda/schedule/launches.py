@@ -42,12 +42,12 @@ from .batched_products import products_of, stack_axes
 from .hazards import Span
 from .host_calls import host_call
 from .launch import Item
+from .library.among_gpus import calls_of, is_collective, is_gpus_own
 from .library.convolutions import Convolutions, can_convolve
 from .library.fourier import Transforms, is_transform
 from .library.library_calls import LibraryCalls
 from .library.pictures import Pictures, takes_pictures
 from .library.rooms import Rooms
-from .library.sums import can_sum, is_collective, sums_of
 from .loops import LoopSteps
 from .small import is_small
 from .wide_boxes import alignment_of, widened
@@ -59,7 +59,7 @@ def runs_on_device(plan: NativePlan, work: Work) -> bool:
     if loop is not None:
         return all(runs_on_device(loop.step, inner) for inner in loop.step.work)
     if is_collective(work):
-        return can_sum(work)
+        return is_gpus_own(work)
     if takes_arrays(work):
         return True
     kernel = None if work.lowered is None else work.lowered.kernel
@@ -145,7 +145,7 @@ class Items:
         if not runs_on_device(self._layout.plan, work):
             return [Item(host_call(self._layout, work), (), ())]
         if is_collective(work):
-            return sums_of(self._layout, work)
+            return calls_of(self._layout, work)
         if takes_arrays(work):
             if is_transform(self._layout, work):
                 return self._transforms.of(work)

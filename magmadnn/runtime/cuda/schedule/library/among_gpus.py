@@ -1,10 +1,10 @@
-"""Sums over the GPUs of several ranks, as launches of a step."""
+"""Calls among the GPUs of several ranks, as launches of a step."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from magmadnn.backends.cuda.nodes.sums import SummingGpus, SumNode
+from magmadnn.backends.cuda.nodes.among_gpus import AmongNode, Gpus, Kind
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.op import Op
@@ -12,9 +12,9 @@ from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
 
-# Stands for no memory. All sums write it, so that they run one after the other, as libraries of messages ask
+# Stands for no memory. All calls write it, so that they run one after the other, as libraries of messages ask
 # for, and on all ranks in the order of the plan: a graph would else begin with whichever is ready.
-SUMS_IN_ORDER: Final[Span] = (-8, 0)
+CALLS_IN_ORDER: Final[Span] = (-8, 0)
 
 
 def is_collective(work: Work) -> bool:
@@ -22,24 +22,28 @@ def is_collective(work: Work) -> bool:
     return work.region.kind is RegionKind.COLLECTIVE
 
 
-def can_sum(work: Work) -> bool:
+def is_gpus_own(work: Work) -> bool:
     """Whether GPUs do it themselves; else the host does."""
     return _op(work).on_device is not None
 
 
-def sums_of(layout: Layout, work: Work) -> list[Item]:
-    """The launch of a sum; none where a GPU has nothing to do."""
+def calls_of(layout: Layout, work: Work) -> list[Item]:
+    """The launch of a call; none where a GPU has nothing to do."""
     node, on_device = work.region.nodes[0], _op(work).on_device
     assert on_device is not None
-    gpus: SummingGpus | None = on_device(**node.attributes)
-    if gpus is None:
+    found: tuple[Gpus, Kind] | None = on_device(**node.attributes)
+    if found is None:
         return []
+    gpus, kind = found
     source, (result,) = node.inputs[0], work.needed
     read, made = layout.frames[source], layout.frames[result]
-    assert read.flags.c_contiguous and made.flags.c_contiguous and read.size == made.size
+    assert read.flags.c_contiguous and made.flags.c_contiguous
+    wider = {"gather": gpus.size, "scatter": 1 / gpus.size}.get(kind, 1)
+    assert made.size == read.size * wider
+    count = {"scatter": made.size, "exchange": read.size // gpus.size}.get(kind, read.size)
     places = layout.address(source), layout.address(result)
-    call = SumNode(gpus, read.size, source.dtype.name, *places)
-    return [Item(call, (layout.span(source),), (layout.span(result), SUMS_IN_ORDER))]
+    call = AmongNode(gpus, kind, count, source.dtype.name, *places)
+    return [Item(call, (layout.span(source),), (layout.span(result), CALLS_IN_ORDER))]
 
 
 def _op(work: Work) -> Op:

@@ -1,11 +1,12 @@
-"""The GPUs of some ranks, each on its own."""
+"""Which GPUs belong to the ranks of a communicator of the host: one each, joined by NCCL."""
 
 from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from magmadnn.comm import Communicator
-from magmadnn.comm.gpu.nccl import NcclCommunicator
+from magmadnn.comm.communicator import Communicator
+
+from .nccl import NcclCommunicator
 
 _gpus: WeakKeyDictionary[Communicator, NcclCommunicator] = WeakKeyDictionary()
 

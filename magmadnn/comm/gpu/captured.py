@@ -1,0 +1,85 @@
+"""Calls of NCCL on addresses, which a graph of CUDA may capture."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from magmadnn.backends.cuda.nodes.among_gpus import Kind
+from magmadnn.comm.arrays import dtype_of
+from magmadnn.comm.communicator import Communicator
+from magmadnn.errors import CommunicationError
+
+from .elements import DTYPES, OPS
+
+
+class CapturedCalls(ABC):
+    """What a group of GPUs does within graphs; see `Gpus`.
+
+    Attributes:
+        size: ranks.
+    """
+
+    size: int
+    _comm: Any
+    _cupy: Any
+
+    def __init__(self) -> None:
+        self._prepared: set[tuple[Kind, int, str]] = set()
+
+    @abstractmethod
+    def _host(self) -> Communicator:
+        """The same ranks' communicator of the host."""
+
+    @abstractmethod
+    def _group(self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+        """Calls that NCCL carries out at the same time."""
+
+    def prepare(self, kind: Kind, count: int, dtype: str) -> None:
+        """Make a first call of so many elements: NCCL then joins the GPUs, which it cannot while captured.
+
+        All ranks call it, in one order; the calls are compared.
+        """
+        if (kind, count, dtype) in self._prepared:
+            return
+        told = self._host().exchange([kind, count, dtype])
+        if any(one != told[0] for one in told):
+            raise CommunicationError(
+                f"{kind}: ranks are about to capture different calls: "
+                + "; ".join(f"rank {r} {n} {d} by {k}" for r, (k, n, d) in enumerate(told))
+            )
+        longer = count if kind == "sum" else count * self.size
+        source, result = (self._cupy.zeros(longer, dtype_of(dtype)) for _ in range(2))
+        stream = self._cupy.cuda.get_current_stream()
+        self.call_on(stream.ptr, kind, source.data.ptr, result.data.ptr, count, dtype)
+        stream.synchronize()
+        self._prepared.add((kind, count, dtype))
+
+    def call_on(
+        self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str
+    ) -> None:
+        """Give a stream, which may be captured, a call of all ranks.
+
+        Args:
+            stream: CUDA's.
+            kind: what each rank gets; see `KINDS`.
+            source: address of what this rank gives.
+            result: address of what it gets.
+            count: of elements,
+            dtype: and theirs, with `kind` as given to `prepare` before.
+        """
+        element = DTYPES[dtype]
+        if kind == "sum":
+            self._comm.allReduce(source, result, count, element, OPS["sum"], stream)
+        elif kind == "gather":
+            self._comm.allGather(source, result, count, element, stream)
+        elif kind == "scatter":
+            self._comm.reduceScatter(source, result, count, element, OPS["sum"], stream)
+        else:
+            step = count * dtype_of(dtype).itemsize
+            parts = [(source + r * step, result + r * step, r) for r in range(self.size)]
+            self._group(
+                [(self._comm.send, (own, count, element, r, stream)) for own, _, r in parts]
+                + [(self._comm.recv, (other, count, element, r, stream)) for _, other, r in parts]
+            )
