@@ -152,6 +152,18 @@ def sizes(text: str) -> tuple[int, ...]:
     return found
 
 
+def in_bytes(text: str) -> int:
+    """Reads an amount of memory in bytes, or with a unit: `800000000`, `512MiB`, `1.5GB`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:([KMGT])(i?)B|B)?", text.strip())
+    power = 0 if found is None or found[2] is None else 1 + "KMGT".index(found[2])
+    amount = 0.0 if found is None else float(found[1]) * (1024 if found[3] else 1000) ** power
+    if not 1 <= amount < 2**63:
+        raise argparse.ArgumentTypeError(
+            f"must be at least 1 byte, such as 800000000, 512MiB or 1.5GB, got {text!r}"
+        )
+    return int(amount)
+
+
 def columns(text: str) -> tuple[str, ...]:
     """Reads names or numbers of columns: `age,dose`; one with a comma in it stands in double quotes."""
     try:
@@ -170,6 +182,11 @@ def as_typed(message: str) -> str:
     """A message whose ways out are arguments of Python's functions, with the options of a command."""
     message = re.sub(r'\b(missing|decimal)="([^"]+)"', r"--\1 \2", message)
     message = message.replace('bad_images="skip"', "--bad-images skip")
+    message = re.sub(
+        r"parallel=md\.parallel\..* or Pipeline\(\)", "--workers 2 --parallel auto", message
+    )
+    message = re.sub(r"\bbatch_size=(\d)", r"--batch-size \1", message)
+    message = re.sub(r"\bmemory_limit\b=?", "--memory-limit ", message).replace("limit  ", "limit ")
     message = message.replace("image_size=64", "--image-size 64").replace(
         "image_size", "--image-size"
     )

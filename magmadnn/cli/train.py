@@ -8,7 +8,7 @@ from magmadnn.comm.job import rank_in_job, ranks_of_job
 from magmadnn.comm.launching.launcher import MOST_RANKS, run_job
 from magmadnn.errors import ArgumentError
 
-from .arguments import Parser, one_of, whole
+from .arguments import Parser, in_bytes, one_of, whole
 from .console import Console
 from .runs.sharing import PARALLEL
 from .runs.training_run import follow, resume_run, start_run
@@ -37,6 +37,12 @@ _RUN: tuple[Option, ...] = (
         one_of("way", PARALLEL),
         "WAY",
         "how they share it: data (default), model, hybrid, pipeline, or auto for the quickest that has room",
+    ),
+    (
+        "--memory-limit",
+        in_bytes,
+        "BYTES",
+        "most that a step may take on each worker, such as 512MiB (default: what is free)",
     ),
     ("--resume", str, "DIR", "go on with the run in DIR; nothing else is needed"),
     ("--json", str, "FILE", "write the result to FILE too"),

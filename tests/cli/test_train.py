@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.cli.arguments import in_bytes
 from magmadnn.cli.runs import training_run
 from magmadnn.storage.run_folder import read_run
 
@@ -271,3 +272,31 @@ def test_a_training_whose_output_cannot_be_written_keeps_its_results(
     told = code == 1 and "2>" not in output
     assert ("magmadnn: note: standard output cannot be written any more" in done.stderr) == told
     assert done.stderr.count("\n") == told
+
+
+def test_a_step_beyond_the_memory_limit_is_refused_in_words_of_the_command(
+    command, images, tmp_path
+) -> None:
+    given = ("train", "--data", images, "--hidden", "7", "--epochs", "1", "--batch-size", "16")
+    refused = command(*given, "--out", "first", "--memory-limit", "1.5KB")
+    assert refused.code == 2
+    start = "magmadnn: error: fit: a step with --batch-size 16 takes "
+    end = ", or share the network out over more workers: --workers 2 --parallel auto\n"
+    assert refused.err.startswith(start) and refused.err.endswith(end)
+    assert " bytes, --memory-limit is 1,500; not even one row fits" in refused.err
+    needed = int(refused.err.removeprefix(start).split()[0].replace(",", ""))
+    refused = command(*given, "--out", "run", "--memory-limit", f"{needed - 1}")
+    assert (
+        f"--memory-limit is {needed - 1:,}; the largest that fits is --batch-size " in refused.err
+    )
+    assert not (tmp_path / "run" / "history.csv").exists()
+    done = command("train", "--resume", "run", "--memory-limit", f"{needed}B")
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("7", 7), ("7B", 7), ("3KB", 3000), ("1.5KiB", 1536), ("2GB", 2 * 10**9), ("1TiB", 2**40)],
+)
+def test_amounts_of_memory_have_units(text: str, bytes_: int) -> None:
+    assert in_bytes(text) == bytes_

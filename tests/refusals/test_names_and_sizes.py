@@ -275,9 +275,23 @@ COMMAND: dict[str, CommandCase] = {
             "--activation, --augment, --bad-images, --batch-size, "
             "--categories, --checkpoint-every, --data, --decimal, --decode, --device, "
             "--epochs, --features, --help, --hidden, --ignore, --image-size, --json, "
-            "--loader-workers, --lr, --missing, --optimizer, "
+            "--loader-workers, --lr, --memory-limit, --missing, --optimizer, "
             "--out, --parallel, --pca, --precision, --preset, --quiet, --refit, --resume, --seed, --target, "
             "--task, --test-split, --threads, --validation-split, --weight-decay, --workers, -h"
+        ),
+    ),
+    "size: memory without a known unit": (
+        (*TRAIN, "--memory-limit", "some MiB"),
+        (
+            "--memory-limit: must be at least 1 byte, such as 800000000, 512MiB or 1.5GB, got 'some MiB'; "
+            "see magmadnn train --help"
+        ),
+    ),
+    "size: no memory": (
+        (*TRAIN, "--memory-limit", "0.5B"),
+        (
+            "--memory-limit: must be at least 1 byte, such as 800000000, 512MiB or 1.5GB, got '0.5B'; see "
+            "magmadnn train --help"
         ),
     ),
     "size: a way to share, and one process": (

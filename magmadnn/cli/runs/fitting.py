@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from magmadnn import optim
+from magmadnn.cli.arguments import as_typed
 from magmadnn.cli.console import Console
 from magmadnn.cli.ending import Terminated
 from magmadnn.data import Dataset
+from magmadnn.errors import OutOfMemoryError
 from magmadnn.models import by_name
 from magmadnn.models.network import rows_of_batch
 from magmadnn.training import History, Model
@@ -43,6 +45,7 @@ class Run:
         say: prints a line, or does not.
         loader_workers: threads that change images at random.
         parallel: how workers share the training; None for data parallel on several.
+        memory_limit: bytes that a step may take on each worker; None for what is free.
     """
 
     folder: Path
@@ -51,6 +54,7 @@ class Run:
     say: Console
     loader_workers: int = 1
     parallel: str | None = None
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,8 @@ def _fit(run: Run, training: Training, folder: Path, epochs: int) -> tuple[Histo
     validating: list[Callback] = [best] if settings.validation_split else []
     progress: list[Callback] = [] if say.quiet else [Progress()]
     x, y = training.data.train()
-    way = way_of(run.parallel, training.model, x, y, settings.batch_size, say)
     try:
+        way = way_of(run.parallel, training.model, x, y, settings.batch_size, say, run.memory_limit)
         history = training.model.fit(
             x,
             y,
@@ -142,8 +146,11 @@ def _fit(run: Run, training: Training, folder: Path, epochs: int) -> tuple[Histo
             loader_workers=run.loader_workers,
             prepared=True,
             parallel=way,
+            memory_limit=run.memory_limit,
             verbose=False,
         )
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(as_typed(str(error))) from error
     except (KeyboardInterrupt, Terminated):
         if checkpoint.interrupted_by is not None and checkpoint.is_saved:
             name = signal.Signals(checkpoint.interrupted_by).name

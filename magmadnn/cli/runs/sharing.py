@@ -15,16 +15,18 @@ _SAMPLES = 8  # that say what data looks like
 
 
 def way_of(
-    name: str | None, model: Model, x: Any, y: Any, batch_size: int, say: Console
-) -> TrainingWay | None:
+    name: str | None, model: Model, x: Any, y: Any, batch_size: int, say: Console,
+    memory_limit: int | None = None,
+) -> TrainingWay | None:  # fmt: skip
     """What `fit` is given; None for what it does by itself."""
     if name is None:
         return None
     size = world().size
     if name == "auto":
         found = plan(
-            model, size, x[:_SAMPLES], y[:_SAMPLES], batch_size=batch_size, all_workers=True
-        )
+            model, size, x[:_SAMPLES], y[:_SAMPLES], batch_size=batch_size,
+            memory_limit=memory_limit, all_workers=True,
+        )  # fmt: skip
         say(f"\npredictions for a step of {batch_size} rows on {size} workers\n{found}\n")
         return found.way
     ways = {"model": ModelParallel, "hybrid": Hybrid, "pipeline": Pipeline}

@@ -90,7 +90,7 @@ def _run_of(
     arguments: argparse.Namespace, folder: Path, settings: Settings, data: Dataset, say: Console
 ) -> Run:
     workers = arguments.loader_workers or 1
-    return Run(folder, settings, data, say, workers, arguments.parallel)
+    return Run(folder, settings, data, say, workers, arguments.parallel, arguments.memory_limit)
 
 
 def follow(arguments: argparse.Namespace) -> int:
