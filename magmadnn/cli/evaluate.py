@@ -63,9 +63,9 @@ def run(argv: Sequence[str]) -> int:
     if report is not None:
         check_report(preparation)
         check_new("--report", report, "another one")
-    files = None
     if arguments.split is not None:
-        name, prepared = arguments.split, _of_run(preparation, arguments, say)
+        name = arguments.split
+        prepared, files = _of_run(preparation, arguments, say)
     else:
         name, prepared, files = _of_data(preparation, arguments, say)
     found = figures(model, preparation, *prepared)
@@ -83,8 +83,10 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _of_run(preparation: Preparation, arguments: argparse.Namespace, say: Console) -> Prepared:
-    """The rows that the run kept for the chosen split."""
+def _of_run(
+    preparation: Preparation, arguments: argparse.Namespace, say: Console
+) -> tuple[Prepared, tuple[str, ...] | None]:
+    """The rows that the run kept for the chosen split, and their files."""
     for option in ("missing", "decimal", "bad_images"):
         if getattr(arguments, option) is not None:
             name = option.replace("_", "-")
@@ -94,7 +96,8 @@ def _of_run(preparation: Preparation, arguments: argparse.Namespace, say: Consol
     loader = loader_of(arguments)
     rows = rows_of_run(arguments.folder, arguments.split, arguments.data, loader)
     say(rows.description)
-    return preparation.apply_inputs(rows.x), preparation.apply_target(rows.y), rows.y
+    prepared = preparation.apply_inputs(rows.x), preparation.apply_target(rows.y), rows.y
+    return prepared, rows.files
 
 
 def _of_data(

@@ -66,7 +66,8 @@ class Source:
         classes: names in the order of their numbers, where the format has them.
         table: the table it is from.
         image_size: pixels on each side that images were scaled to, if they were.
-        files: of images, the path of each row: of the test set where there is one, otherwise of all.
+        files: of images, the path of each row of x.
+        test_files: likewise, of x_test.
         skipped: a line for each file of an image that was left out.
     """
 
@@ -80,6 +81,7 @@ class Source:
     table: Table | None = None
     image_size: int | None = None
     files: tuple[str, ...] | None = None
+    test_files: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
 
 
@@ -217,14 +219,16 @@ def _bare_images(files: list[Path], options: ImageOptions) -> Source:
 
 def _of_images(train: Images, test: Images | None, options: ImageOptions, **parts: Any) -> Source:
     skipped = train.skipped + (() if test is None or test is train else test.skipped)
-    last = train if test is None else test
     size = options.size
     text = "JPEG and PNG images" + (f" scaled to {size} x {size}" if size else "")
     text += f", {len(skipped)} left out that cannot be decoded" if skipped else ""
     text += ", decoded batch by batch" if isinstance(train.x, OnDemand) else ""
-    files = tuple(map(str, last.paths))
+    files = tuple(map(str, train.paths))
+    test_files = None if test is None else tuple(map(str, test.paths))
     x: Any = train.x
-    return Source(text, x, image_size=size, files=files, skipped=skipped, **parts)
+    return Source(
+        text, x, image_size=size, files=files, test_files=test_files, skipped=skipped, **parts
+    )
 
 
 def _npz(path: Path, arrays: NpzArrays, missing: Missing | None) -> Source:

@@ -32,6 +32,8 @@ from magmadnn.memory.on_demand import choose_rows
 from magmadnn.storage.input_files import input_name
 
 Array = NDArray[Any]
+Files = tuple[str, ...] | None
+Split = tuple[Array, Array, Files]  # inputs, targets, and the files of images
 
 _SHOWN = 10  # class names that a description lists
 
@@ -48,6 +50,8 @@ class Dataset:
         y_test: likewise.
         preparation: scales inputs and targets; give it to the model: `Model(..., preparation=...)`.
         notes: what somebody should know about the columns of a table, a line each.
+        train_files: of images in files, the path of each training row; None for other data.
+        test_files: likewise, of the test rows.
     """
 
     description: str
@@ -57,6 +61,8 @@ class Dataset:
     y_test: Array
     preparation: Preparation
     notes: tuple[str, ...] = ()
+    train_files: Files = None
+    test_files: Files = None
 
     def train(self) -> tuple[Array, Array]:
         """The training rows prepared: float32 inputs; int64 classes or scaled float32 targets."""
@@ -113,7 +119,7 @@ class Rows:
     raw_target: Array | None
     lines: NDArray[np.int64] | None
     is_test_set: bool = False
-    files: tuple[str, ...] | None = None
+    files: Files = None
     notes: tuple[str, ...] = ()
 
 
@@ -193,8 +199,11 @@ def load(
     if chosen == "classification":
         classes = source.classes or _classes(name, all_targets, source)
     train, test, how = _split(source, source.y, test_split, seed)
+    x, y, files = train
+    x_test, y_test, test_files = test
     preparation = Preparation.fit(
-        *train,
+        x,
+        y,
         task=chosen,
         classes=classes,
         missing=missing,
@@ -203,11 +212,12 @@ def load(
     )
     preparation = replace(preparation, image_size=source.image_size)
     description = (
-        f"{name}: {source.format}; {len(train[0]):,} training and {len(test[0]):,} test rows{how} "
+        f"{name}: {source.format}; {len(x):,} training and {len(x_test):,} test rows{how} "
         f"of {_shape(preparation.input_shape)} inputs{_components_words(preparation)}; "
         f"{_target_words(source, preparation)}"
     )
-    return Dataset(description, *train, *test, preparation, _notes(source, preparation))
+    notes = _notes(source, preparation)
+    return Dataset(description, x, y, x_test, y_test, preparation, notes, files, test_files)
 
 
 @checked_call
@@ -273,7 +283,7 @@ def load_for(
             images=ImageOptions(preparation.image_size, loader_workers, bad_images, decode),
             for_trained=True,
         )
-    x, y, lines, part = _part(source, test_split, seed)
+    x, y, files, lines, part = _part(source, test_split, seed)
     raw = y if with_target else None
     filled = replace(preparation, missing=chosen)
     return Rows(
@@ -283,7 +293,7 @@ def load_for(
         raw_target=raw,
         lines=lines,
         is_test_set=part.startswith("test rows"),
-        files=source.files if test_split is None or source.x_test is not None else None,
+        files=files,
         notes=_skipped(source),
     )
 
@@ -299,32 +309,38 @@ def _classes(name: str, targets: Array, source: Source) -> tuple[str, ...]:
     return names
 
 
-def _split(
-    source: Source, y: Array, test_split: float, seed: int
-) -> tuple[tuple[Array, Array], tuple[Array, Array], str]:
+def _split(source: Source, y: Array, test_split: float, seed: int) -> tuple[Split, Split, str]:
     """Training rows, test rows, and how they were told apart."""
     x = source.x
     if source.x_test is not None and source.y_test is not None:
-        return (x, y), (source.x_test, source.y_test), ""
-    train, test = split_rows(len(x), test_split, seed)
-    parts = (choose_rows(x, train), y[train]), (choose_rows(x, test), y[test])
-    return *parts, f" (split by seed {seed})"
+        return (x, y, source.files), (source.x_test, source.y_test, source.test_files), ""
+    train, test = (
+        (choose_rows(x, rows), y[rows], _files_of(source, rows))
+        for rows in split_rows(len(x), test_split, seed)
+    )
+    return train, test, f" (split by seed {seed})"
 
 
 def _part(
     source: Source, test_split: float | None, seed: int
-) -> tuple[Array, Array | None, NDArray[np.int64] | None, str]:
-    """The rows that a trained model is shown: inputs, targets, lines, and what they are."""
+) -> tuple[Array, Array | None, Files, NDArray[np.int64] | None, str]:
+    """The rows that a trained model is shown: inputs, targets, files, lines, and what they are."""
     if source.x_test is not None:
-        return source.x_test, source.y_test, None, "test rows"
+        return source.x_test, source.y_test, source.test_files, None, "test rows"
     x, y = source.x, source.y
     lines = None if source.table is None else source.table.lines
     if test_split is None:
-        return x, y, lines, "rows"
+        return x, y, source.files, lines, "rows"
     test = split_rows(len(x), test_split, seed)[1]
     part = f"test rows (split by seed {seed})"
     chosen = choose_rows(x, test)
-    return chosen, None if y is None else y[test], None if lines is None else lines[test], part
+    targets = None if y is None else y[test]
+    return chosen, targets, _files_of(source, test), None if lines is None else lines[test], part
+
+
+def _files_of(source: Source, rows: NDArray[np.int64]) -> Files:
+    """The files of chosen rows of images."""
+    return None if source.files is None else tuple(source.files[k] for k in rows.tolist())
 
 
 def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:

@@ -188,3 +188,39 @@ def test_a_report_of_a_convolutional_network_shows_them(tmp_path, command):
     assert maps.count("<h3>") >= 2
     assert maps.count("<img") >= 1 + 2 * 16
     assert "the first 16 of 32 channels" in maps
+
+
+def mistaken(page: Page) -> list[tuple[str, bytes]]:
+    """The name below each of the worst mistakes and the pixels above it."""
+    sheet = page.text.split("Worst mistakes</h2>")[1].split("<h2>")[0]
+    found = re.findall(r'base64,([^"]+)"><figcaption>([^<]+)<br>', sheet)
+    return [
+        (name, np.asarray(Image.open(io.BytesIO(base64.b64decode(code)))).tobytes())
+        for code, name in found
+    ]
+
+
+@pytest.mark.parametrize("parts", [("train", "test"), ("train", "val"), ("",)])
+def test_mistakes_among_rows_of_a_run_are_named_by_their_files(tmp_path, command, parts):
+    """Also where the test rows, or those to validate, were chosen by the seed."""
+    root = tmp_path / "images"
+    write(root, parts, size=6)
+    for number, path in enumerate(sorted(root.rglob("*.png"))):
+        image = Image.open(path).crop((1, 0, 7, 6))
+        path.unlink()
+        name = (
+            "dark" if number % 2 else "light"
+        )  # what cannot be learnt, so that there are mistakes
+        image.save(path.parents[1] / name / f"image{number}.png")
+    done = command("train", "--data", "images", *RUN[:-2], "--validation-split", 0.4)
+    assert done.code == 0, done.err
+    of_name = {p.name: np.asarray(Image.open(p)) for p in root.rglob("*.png")}
+    seen: set[str] = set()
+    for split in ("test", "validation", "train"):
+        done = command("evaluate", "run", "--split", split, "--report", split)
+        assert done.code == 0, done.err
+        for name, pixels in mistaken(Page(tmp_path / split / "index.html")):
+            assert of_name[name].tobytes() == pixels
+            assert name not in seen
+            seen.add(name)
+    assert seen

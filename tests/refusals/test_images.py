@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, DataError, OutOfMemoryError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, OutOfMemoryError, ShapeError, UnknownNameError
 from magmadnn.optim import memory_check
 from magmadnn.runtime import evaluate
 from tests.refusals.cases import (
@@ -58,6 +58,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Image.new("RGB", (9, 7)).save(tmp_path / "sizes" / "dog" / "9.jpg")
     write(tmp_path / "kind")
     Image.new("RGB", (8, 8)).save(tmp_path / "kind" / "cat" / "1.jpg", format="PNG")
+    write(tmp_path / "text")
+    (tmp_path / "text" / "cat" / "2.jpg").write_text("a cat sits on a mat")
     state = {"conv1.weight": np.zeros((64, 3, 3, 3), np.float32)}
     save_file(state, tmp_path / "other.safetensors")
     monkeypatch.chdir(tmp_path)
@@ -85,8 +87,37 @@ PYTHON: dict[str, PythonCase] = {
         ShapeError,
         "conv2d_1: 3 channels do not divide into 2 groups",
     ),
+    "convolution: no channels": (
+        lambda p: md.Model([L.Input((8, 8)), L.Conv2D(4, 3)]),
+        ShapeError,
+        (
+            "conv2d_1: x must be [n, height, width, channels], got (batch, 8, 8) with 3 axes; images "
+            "without an axis of channels get one by md.layers.Reshape((..., 1))"
+        ),
+    ),
+    "convolution: channels of filters": (
+        lambda p: md.ops.convolution(IMAGES, np.ones((3, 3, 4, 5), np.float32)),
+        ShapeError,
+        "convolution: x has 3 channels, but w takes 4: x (12, 8, 8, 3), w (3, 3, 4, 5)",
+    ),
     "convolution: kernel": (
         lambda p: convolutional(kernel=9),
+        ShapeError,
+        (
+            "convolution: a window reaches over 9 along axis 1, but x has 8 places there: use a "
+            "smaller window, or more padding (in conv2d_1)"
+        ),
+    ),
+    "convolution: kernel beyond the padding": (
+        lambda p: convolutional(kernel=11, padding=1),
+        ShapeError,
+        (
+            "convolution: a window reaches over 11 along axis 1, but x has 8 places there, 10 with "
+            "padding: use a smaller window, or more padding (in conv2d_1)"
+        ),
+    ),
+    "convolution: dilated kernel": (
+        lambda p: convolutional(dilation=4),
         ShapeError,
         (
             "convolution: a window reaches over 9 along axis 1, but x has 8 places there: use a "
@@ -97,6 +128,35 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: convolutional(strides=0),
         ArgumentError,
         "conv2d: strides must be an integer from 1, or one for each of 2 axes of places, got 0",
+    ),
+    "transposed: stride": (
+        lambda p: L.Conv2DTranspose(4, 3, strides=(2, 0)),
+        ArgumentError,
+        (
+            "conv2d_transpose: strides must be an integer from 1, or one for each of 2 axes of places, "
+            "got (2, 0)"
+        ),
+    ),
+    "pooling: stride": (
+        lambda p: L.MaxPooling1D(2, strides=0),
+        ArgumentError,
+        "max_pooling1d: strides must be an integer from 1, or one for each of 1 axis of places, got 0",
+    ),
+    "upsampling: size": (
+        lambda p: L.UpSampling2D(1.5),
+        ArgumentError,
+        (
+            "up_sampling2d: size must be an integer from 1, or one for each of 2 axes of places, got "
+            "1.5"
+        ),
+    ),
+    "upsampling: interpolation": (
+        lambda p: L.UpSampling2D(2, "bilinaer"),
+        UnknownNameError,
+        (
+            "up_sampling2d: interpolation 'bilinaer' is not known: did you mean 'bilinear'? known are "
+            "bilinear, nearest"
+        ),
     ),
     "pooling: kernel": (
         lambda p: md.Model([L.Input((8, 8, 3)), L.MaxPooling2D(9)]),
@@ -125,6 +185,14 @@ PYTHON: dict[str, PythonCase] = {
         (
             "kind: 1 of 6 images cannot be decoded: kind/cat/1.jpg: holds PNG, not JPEG as its name "
             'says: repair or remove them, or leave them out with bad_images="skip"'
+        ),
+    ),
+    "folder: no image": (
+        lambda p: md.data.load("text"),
+        DataError,
+        (
+            "text: 1 of 6 images cannot be decoded: text/cat/2.jpg: holds no image, not JPEG as its "
+            'name says: repair or remove them, or leave them out with bad_images="skip"'
         ),
     ),
     "folder: sizes": (
@@ -167,6 +235,13 @@ COMMAND: dict[str, CommandCase] = {
         (
             "{p}/kind: 1 of 6 images cannot be decoded: {p}/kind/cat/1.jpg: holds PNG, not JPEG as "
             "its name says: repair or remove them, or leave them out with --bad-images skip"
+        ),
+    ),
+    "folder: no image": (
+        (*TRAIN, "text", "--image-size", "8"),
+        (
+            "{p}/text: 1 of 6 images cannot be decoded: {p}/text/cat/2.jpg: holds no image, not JPEG "
+            "as its name says: repair or remove them, or leave them out with --bad-images skip"
         ),
     ),
     "folder: sizes": (

@@ -47,7 +47,7 @@ th { font-weight: 600; } .name { text-align: left; } .scroll { overflow-x: auto;
 .sheet { display: flex; flex-wrap: wrap; gap: .8rem; }
 figure { margin: 0; width: 8rem; } figcaption { font-size: .78rem; overflow-wrap: anywhere; }
 img { image-rendering: pixelated; width: 100%; height: auto; border: 1px solid #ccc; }
-.filters figure { width: 3.6rem; }
+.filters figure { width: 3.4rem; }
 """
 
 

@@ -34,11 +34,13 @@ class RunRows:
         description: which they are.
         x: inputs.
         y: targets.
+        files: of images in files, the path of each row; None for other data.
     """
 
     description: str
     x: Array
     y: Array
+    files: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,9 @@ def rows_of_run(folder: str, split: str, source: str | None, loader: Loader) -> 
     data = read_dataset(settings, source, loader)
     check_same_rows(data, settings, source, folder, "restore it, or leave --split out")
     if split == "test":
-        x, y = data.x_test, data.y_test
+        x, y, files = data.x_test, data.y_test, data.test_files
     else:
-        x, y = data.x_train, data.y_train
+        x, y, files = data.x_train, data.y_train, data.train_files
         share = settings.validation_split
         if settings.refit and split == "validation":
             raise DataError(
@@ -152,9 +154,10 @@ def rows_of_run(folder: str, split: str, source: str | None, loader: Loader) -> 
             kept, held = split_rows(len(x), share, settings.seed)
             chosen = kept if split == "train" else held
             x, y = choose_rows(x, chosen), y[chosen]
+            files = files and tuple(files[k] for k in chosen.tolist())
         elif split == "validation":
             raise DataError(
                 f"--split validation: the run in {folder} kept no rows back (--validation-split 0); "
                 "choose train or test"
             )
-    return RunRows(f"{source}: the {len(x):,} {split} rows of the run in {folder}", x, y)
+    return RunRows(f"{source}: the {len(x):,} {split} rows of the run in {folder}", x, y, files)
