@@ -13,8 +13,7 @@ from magmadnn.errors import ArgumentError
 from .way import SHARDS, TrainingWay, even_rows, is_whole, shard_rows
 
 if TYPE_CHECKING:
-    from .placements.step import PlacedStep
-    from .step import ParallelStep
+    from .ranks_step import RanksStep
 
 
 class DataParallel(TrainingWay):
@@ -35,7 +34,8 @@ class DataParallel(TrainingWay):
         communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
         shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
         shard: "optimiser": each rank keeps moments and sums of gradients of its parameters only, whole ones,
-            shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same.
+            shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same. On GPUs
+            each rank has an equal part of each moment, and BatchNorm looks at the whole batch.
             "parameters": each rank keeps an equal piece of parameters, gradients and moments; parameters of
             a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). The
             bits do not depend on the number of ranks. Optimisers have to look at elements alone: no
@@ -83,6 +83,7 @@ class DataParallel(TrainingWay):
                 "one out"
             )
         self.shards, self.shard, self.sync, self.parts = shards, shard, sync, shards
+        self._is_on_gpu = False
 
     def __repr__(self) -> str:
         if self.sync:
@@ -97,9 +98,10 @@ class DataParallel(TrainingWay):
 
     def settle(self, device: str) -> None:
         """Be told where the model is: on GPUs a batch has a part for each rank."""
-        self.parts = self.shards if device == "cpu" else self.workers().size
+        self._is_on_gpu = device != "cpu"
+        self.parts = self.workers().size if self._is_on_gpu else self.shards
 
-    def step_class(self) -> type[ParallelStep | PlacedStep]:
+    def step_class(self) -> Callable[..., RanksStep]:
         """What computes and shares gradients."""
         if self.sync:
             from .placements.step import PlacedStep
@@ -110,9 +112,9 @@ class DataParallel(TrainingWay):
 
             return LayersStep
         if self.shard is not None:
-            from .sharding.optimiser import ShardedStep
+            from .sharding.moments import step_of
 
-            return ShardedStep
+            return step_of
         from .step import ParallelStep
 
         return ParallelStep
@@ -134,7 +136,7 @@ class DataParallel(TrainingWay):
 
     def own_rows(self, count: int) -> slice:
         """Which of `count` rows of a batch belong to this rank."""
-        if self.sync:
+        if self.sync or (self.shard is not None and self._is_on_gpu):
             return even_rows(self.workers(), count)
         return shard_rows(self.workers(), count, self.parts)
 

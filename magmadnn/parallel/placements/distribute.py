@@ -118,6 +118,11 @@ class Distribution:
         self._ranks, self._group, self._leaves = ranks, group, leaves
         self._wanted = wanted or {}
         self._stays = set(stays)
+        self._split_like = {
+            node.shape: placement.axis
+            for node, (placement, _) in leaves.items()
+            if isinstance(placement, Shard) and node in self._stays
+        }
         self._placed: dict[Node, dict[Placement, Node]] = {}
         self.placements: dict[Node, Placement] = {}
         order = topological(program.roots)
@@ -197,8 +202,11 @@ class Distribution:
         names: dict[Any, None] = {}
         for operand, own in zip(node.inputs, axes.operands, strict=True):
             placement = self.placements[operand]
-            if isinstance(placement, Shard) and own[placement.axis] is not None:
-                names[own[placement.axis]] = None
+            axis = placement.axis if isinstance(placement, Shard) else None
+            if isinstance(placement, Partial):  # a gradient, say, whose moments lie in parts
+                axis = self._split_like.get(operand.shape)
+            if axis is not None and own[axis] is not None:
+                names[own[axis]] = None
         asked = self._wanted.get(node)
         if isinstance(asked, Shard) and axes.result[asked.axis] is not None:
             names[axes.result[asked.axis]] = None

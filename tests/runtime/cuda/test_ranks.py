@@ -110,11 +110,15 @@ def fit(device, way):
         assert f"over {comm.size} GPUs" in str(model.plan(batch_size=32))
         # a step keeps its losses and metrics until they are read, and no gradients
         assert model.memory(batch_size=32).workspace < 2 << 20, model.memory(batch_size=32)
+    if way and comm.size > 1 and WAY == "moments":  # of Adam's two for each parameter it has half
+        whole = 2 * sum(v.nbytes for v in model.values().values())
+        assert whole / 2 <= model._step[2].own_bytes <= 0.6 * whole
     return [v.tolist() for _, v in sorted(model.values().items())], history.rows[-1]["loss"]
 
 
 WAYS = {
     "data": md.parallel.DataParallel, "statistics": lambda: md.parallel.DataParallel(sync=True),
+    "moments": lambda: md.parallel.DataParallel(shard="optimiser"),
     "model": md.parallel.ModelParallel,
     "hybrid": lambda: md.parallel.Hybrid({"dense_1": "data", "dense_2": "columns"})
 }
@@ -137,6 +141,7 @@ if comm.rank == 0:
 KINDS = {
     "data": ["sum"],
     "statistics": ["gather", "sum"],
+    "moments": ["gather", "scatter", "sum"],
     "model": ["sum"],
     "hybrid": ["exchange", "gather", "scatter", "sum"],
 }
