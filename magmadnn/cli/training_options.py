@@ -28,7 +28,7 @@ DATA: tuple[Option, ...] = (
         "--data",
         str,
         "DATA",
-        "mnist (default); a folder with IDX files, CIFAR batches or images; a table as text; an .npz",
+        "mnist (default); a folder with IDX files, CIFAR batches or images; a table as text; .npz; .h5",
     ),
     (
         "--target",

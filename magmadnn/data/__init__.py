@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from magmadnn.data import augment as augment
 from magmadnn.data.batching import batch_count, batches, order, split, split_rows
+from magmadnn.data.hdf5 import read_hdf5
 from magmadnn.data.images.cifar import cifar10, cifar10_classes, cifar100, cifar100_classes
 from magmadnn.data.images.folders import ImageFolder, Images, image_folder
 from magmadnn.data.images.idx import idx_folder, mnist
 from magmadnn.data.loading import Dataset, Rows, load, load_for
-from magmadnn.data.npz import NpzArrays, read_npz
+from magmadnn.data.npz import NamedArrays, read_npz
 from magmadnn.data.prefetching import Prefetcher, prefetch
 from magmadnn.data.preparation import Preparation
 from magmadnn.data.standardize import Standardize
@@ -22,7 +23,7 @@ __all__ = [
     "Dataset",
     "ImageFolder",
     "Images",
-    "NpzArrays",
+    "NamedArrays",
     "Prefetcher",
     "Preparation",
     "Rows",
@@ -47,6 +48,7 @@ __all__ = [
     "number_classes",
     "order",
     "prefetch",
+    "read_hdf5",
     "read_npz",
     "read_table",
     "read_table_like",

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data._find import PACKED, list_folder
+from magmadnn.data.hdf5 import ENDINGS as HDF5_ENDINGS
+from magmadnn.data.hdf5 import read_hdf5
 from magmadnn.data.images.cifar import (
     cifar10,
     cifar10_classes,
@@ -31,7 +33,7 @@ from magmadnn.data.images.folders import (
     read_test_images,
 )
 from magmadnn.data.images.idx import has_idx_files, idx_folder, mnist
-from magmadnn.data.npz import NpzArrays, read_npz
+from magmadnn.data.npz import NamedArrays, read_npz
 from magmadnn.data.tables.reading import Missing, Table
 from magmadnn.data.targets import Task, one_hot_to_numbers
 from magmadnn.data.validation import check_finite
@@ -45,7 +47,7 @@ TEXT_ENDINGS = (".csv", ".tsv", ".data", ".dat", ".txt")
 
 _KNOWN = (
     "mnist, a folder with IDX files, CIFAR batches or images, a table "
-    f"({', '.join(TEXT_ENDINGS)}) or an .npz file"
+    f"({', '.join(TEXT_ENDINGS)}) or an .npz or .h5 file"
 )
 _WORDS = {"\t": "tabs", " ": "white space"}
 _SHOWN = 5  # names that a message lists
@@ -124,7 +126,7 @@ def open_source(
     elif for_trained and is_image_name(path):
         found = _bare_images([path], options)
     else:
-        found = _file(path, read_text, missing, with_target)
+        found = _file(path, read_text, missing, with_target, options)
     if options.size is not None and found.files is None and not for_trained:
         raise ArgumentError(
             f"{shown(path)}: image_size scales JPEG and PNG files, and this is other data: leave it out"
@@ -133,10 +135,19 @@ def open_source(
 
 
 def _file(
-    path: Path, read_text: Callable[[Path], Table], missing: Missing | None, with_target: bool
+    path: Path,
+    read_text: Callable[[Path], Table],
+    missing: Missing | None,
+    with_target: bool,
+    options: ImageOptions,
 ) -> Source:
     if path.suffix.lower() == ".npz":
-        return _npz(path, read_npz(path, with_target=with_target), missing)
+        return _named_arrays(path, read_npz(path, with_target=with_target), missing, ".npz arrays")
+    if path.suffix.lower() in HDF5_ENDINGS:
+        arrays = read_hdf5(path, with_target=with_target, decode=options.decode)
+        streamed = isinstance(arrays.x, OnDemand)
+        words = "HDF5 arrays" + (", read batch by batch" if streamed else "")
+        return _named_arrays(path, arrays, missing, words)
     if not is_text_name(path):
         raise DataError(
             f"{shown(path)}: its kind {quoted(path.suffix)} is not known: expected {_KNOWN}"
@@ -231,22 +242,27 @@ def _of_images(train: Images, test: Images | None, options: ImageOptions, **part
     )
 
 
-def _npz(path: Path, arrays: NpzArrays, missing: Missing | None) -> Source:
-    x, y = _npz_rows(f"{shown(path)}: x", arrays.x, arrays.y, missing)
+def _named_arrays(path: Path, arrays: NamedArrays, missing: Missing | None, words: str) -> Source:
+    x, y = _named_rows(f"{shown(path)}: x", arrays.x, arrays.y, missing)
     if arrays.x_test is None:
-        return Source(".npz arrays", x, y)
-    x_test, y_test = _npz_rows(f"{shown(path)}: x_test", arrays.x_test, arrays.y_test, missing)
-    return Source(".npz arrays", x, y, x_test, y_test)
+        return Source(words, x, y)
+    x_test, y_test = _named_rows(f"{shown(path)}: x_test", arrays.x_test, arrays.y_test, missing)
+    return Source(words, x, y, x_test, y_test)
 
 
-def _npz_rows(
+def _named_rows(
     name: str, x: Array, y: Array | None, missing: Missing | None
 ) -> tuple[Array, Array | None]:
     """Inputs with at least two axes, images as float32 in 0..1; targets with one where possible."""
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
-        images = x if x.ndim == 4 else x[..., np.newaxis]
-        x = np.divide(images, np.float32(255.0), dtype=np.float32)
-    x = x[:, np.newaxis] if x.ndim == 1 else x
+    if isinstance(x, OnDemand):
+        if missing == "drop":
+            raise ArgumentError(
+                f'{name}: missing="drop" looks at all rows: read them at once with decode="memory"'
+            )
+        like = _with_axes(np.empty((1, *x.shape[1:]), x.dtype))
+        x = x.changed(_with_axes, like.shape[1:], like.dtype)
+    else:
+        x = _with_axes(x)
     y = None if y is None else one_hot_to_numbers(y)
     if missing == "drop":
         bad = _rows_with_nan(x)
@@ -259,6 +275,14 @@ def _npz_rows(
     if y is not None and y.dtype.kind == "f":
         check_finite(name.replace(": x", ": y"), y)
     return x, y
+
+
+def _with_axes(x: Array) -> Array:
+    """At least two axes; images of bytes as float32 in 0..1."""
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        images = x if x.ndim == 4 else x[..., np.newaxis]
+        return np.divide(images, np.float32(255.0), dtype=np.float32)
+    return x[:, np.newaxis] if x.ndim == 1 else x
 
 
 def _rows_with_nan(array: Array) -> NDArray[np.bool_]:

@@ -147,8 +147,8 @@ def load(
     Args:
         spec: `mnist`; a folder with IDX files; a folder with CIFAR-10 or CIFAR-100 batches; a folder with
             images (see `image_folder`); a text file with a table (.csv, .tsv, .data, .dat, .txt, also
-            packed: .csv.gz, .xz, .bz2); an .npz file (see `read_npz`; arrays of bytes with three or four
-            axes are images); or a table itself, of pandas, polars or pyarrow.
+            packed: .csv.gz, .xz, .bz2); an .npz or HDF5 file (see `read_npz`, `read_hdf5`; arrays of bytes
+            with three or four axes are images); or a table itself, of pandas, polars or pyarrow.
         target: of a table: name or number of the target column, or several, all numeric.
         ignore: of a table: columns that are left out.
         features: of a table: the inputs, in this order; None: all other columns.
@@ -162,7 +162,8 @@ def load(
         image_size: of a folder of images: pixels on each side that they are scaled to; see `image_folder`.
         loader_workers: of a folder of images: threads that decode.
         bad_images: of a folder of images: "error" or "skip".
-        decode: of a folder of images: "memory", "stream" or None; see `image_folder`. As a stream,
+        decode: of a folder of images or an HDF5 file: "memory", "stream" or None; see `image_folder` and
+            `read_hdf5`. As a stream,
             inputs are rows on demand, which `fit`, `evaluate` and `predict` take batch by batch.
         pca: how many principal components of the training rows inputs become; None: they stay.
 

@@ -99,7 +99,7 @@ def check_finite(
     where = first_not_finite(array, nan_allowed=nan_allowed)
     if where is None:
         return
-    value = float(array[where])
+    value = float(array[where[:1]][where[1:]])  # rows on demand take numbers of rows only
     raise DataError(
         f"{name}: {place(where)} is {value}, expected finite numbers: repair or leave out the row"
     )

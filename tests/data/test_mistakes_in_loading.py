@@ -25,7 +25,7 @@ from tests.data.mistakes import Mistake, bytes_of
 
 KINDS = (
     "mnist, a folder with IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, .txt) "
-    "or an .npz file"
+    "or an .npz or .h5 file"
 )
 NAMED = "age,height,score\n1,2,3\n4,5,6\n7,8,9\n"
 X, Y = np.arange(6.0).reshape(3, 2) + 0.5, np.array([0, 1, 1])

@@ -238,7 +238,7 @@ def same_as_numpys(data: bytes, found: dict[str, Any]) -> None:
 
 
 def test_npz_files(fuzz: Fuzz, file: Callable[[str, bytes], Path]) -> None:
-    def check(data: bytes, found: md.data.NpzArrays) -> None:
+    def check(data: bytes, found: md.data.NamedArrays) -> None:
         one = "x_train" if found.x_test is not None else "x"
         both = {one: found.x, one.replace("x", "y"): found.y}
         if found.x_test is None and "x" not in zipfile_names(data):

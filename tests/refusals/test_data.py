@@ -179,7 +179,7 @@ PYTHON: dict[str, PythonCase] = {
         (
             "data 'god.csv' is not there: did you mean 'good.csv'? expected mnist, a "
             "folder with IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, "
-            ".txt) or an .npz file"
+            ".txt) or an .npz or .h5 file"
         ),
     ),
     "data: unknown kind": (
@@ -309,7 +309,7 @@ COMMAND: dict[str, CommandCase] = {
         (
             "data '{p}/god.csv' is not there: did you mean '{p}/good.csv'? expected mnist, "
             "a folder with IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, "
-            ".dat, .txt) or an .npz file"
+            ".dat, .txt) or an .npz or .h5 file"
         ),
     ),
     "data: unknown kind": (
@@ -317,7 +317,7 @@ COMMAND: dict[str, CommandCase] = {
         (
             "{p}/data.xlsx: its kind '.xlsx' is not known: expected mnist, a folder with "
             "IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, .txt) or an "
-            ".npz file"
+            ".npz or .h5 file"
         ),
     ),
     "data: folder of nothing": (

@@ -52,9 +52,13 @@ def is_streamed(decode: Decode | None, images: int, height: int, width: int) -> 
 
     That is 27 * height * width bytes each, more than half of the memory that programs may take now.
     """
+    return needs_stream(decode, _NEEDED * height * width * images)
+
+
+def needs_stream(decode: Decode | None, needed: int) -> bool:
+    """Whether rows that need so many bytes are read batch by batch, unless one says which way."""
     if decode is not None:
         return decode == "stream"
-    needed = _NEEDED * height * width * images
     return needed > _SMALL and needed > STREAMED_SHARE * available_bytes()
 
 
