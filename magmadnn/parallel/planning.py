@@ -3,9 +3,13 @@
 A step of each way is planned as it would run: the programs of ranks, what they send, the memory of the
 compiled plan. Times are a model, not measurements:
 
-    seconds = operations / rate + bytes of values / memory's rate + sum over messages (latency + bytes / wire)
+    seconds = operations / rate + bytes / memory's rate + sum over rounds of messages (latency + bytes / wire)
 
-so they compare ways, and are as good as the three rates.
+and bytes of sums and gathers over workers once more by a rate of their own. Bytes are those of results and of
+products' operands; a batch that is computed in parts, as shards or micro-batches, reads weights and adds up
+gradients for each. So times compare ways, and are as good as the rates. They suppose a core for each worker:
+workers that share cores, with each other or with other programs, wait for each other at every message, which
+the model does not know of.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Any, Protocol
 
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.errors import ArgumentError, MagmaDNNError, OutOfMemoryError
+from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import Node, variable
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.placing import Placement, Shard, axes_of, local_shape
@@ -28,6 +33,7 @@ from magmadnn.optim.memory_check import BATCH
 from magmadnn.runtime.step_memory import StepMemory, step_memory
 
 from .data_parallel import DataParallel
+from .in_graph.whole_step import BUCKET_BYTES, GPU_BUCKET_BYTES
 from .pipelined.pipeline import Pipeline
 from .pipelined.stages import costs_of_layers, evened, layer_of, layers_in_order
 from .placements.distribute import Distribution, elements, sharing_rows
@@ -54,15 +60,18 @@ class Rates:
         memory: bytes of values that are read or written in a second.
         wire: bytes from one worker to another in a second.
         latency: seconds of a message without content.
+        collecting: bytes of sums and gathers over workers that a worker sends in a second, apart from the
+            wire: copies, additions and new memory.
     """
 
     operations: float = 3e10
     memory: float = 1e10
     wire: float = 3e9
     latency: float = 3e-5
+    collecting: float = 1e9
 
     def __post_init__(self) -> None:
-        for name in ("operations", "memory", "wire", "latency"):
+        for name in ("operations", "memory", "wire", "latency", "collecting"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ArgumentError(f"Rates: {name} must be a number above 0, got {value!r}")
@@ -114,7 +123,8 @@ class TrainingPlan:
 
     def __str__(self) -> str:
         lines = [
-            f"  {'way':<9}{'workers':>8}{'a step':>11}{'computing':>11}{'sent':>11}{'memory':>11}"
+            "predicted, with a core for each worker; workers that share cores wait for each other longer",
+            f"  {'way':<9}{'workers':>8}{'a step':>11}{'computing':>11}{'sent':>11}{'memory':>11}",
         ]
         for one in self.predictions:
             mark = "*" if one is self.best else " "
@@ -176,6 +186,7 @@ class _Planner:
         self._program = Program(tuple(program.outputs), tuple(program.updates))
         self._parameters = [p.node for p in step.parameters]
         self._slots = step._slots
+        self._is_on_gpu = step._executable.device is not None
         known = step.memory({BATCH: rows})
         self._workspace = 0 if known is None else known.workspace
         self._layers: list[Splittable] = splittable(program.outputs[:1], self._parameters)
@@ -240,11 +251,15 @@ class _Planner:
             )
         rows = -(-self._rows // count)
         sizes = [elements(p.shape) * p.dtype.itemsize for p in self._parameters]
-        sent = 2 * (count - 1) / count * sum(sizes)
-        computing = self._computing(self._program, rows)
-        seconds = computing + self._rates.latency + sent / self._rates.wire
+        sent, shards = 2 * (count - 1) / count * sum(sizes), max(SHARDS, count)
+        bucket = GPU_BUCKET_BYTES if self._is_on_gpu else BUCKET_BYTES
+        sums = 1 + -(-sum(sizes) // bucket)  # one of the loss and metrics
+        computing = self._computing(
+            self._program, rows, 1 if self._is_on_gpu else -(-shards // count)
+        )
+        seconds = computing + 2 * sums * self._rates.latency + self._collected(sent)
         memory = self._memory(self._program, rows).total
-        way = DataParallel(shards=max(SHARDS, count))
+        way = DataParallel(shards=shards)
         return Prediction("data", count, seconds, computing, int(sent), memory, way)
 
     def _placed(
@@ -263,9 +278,11 @@ class _Planner:
             program, fed = sharing_rows(program, count)
             leaves, rows = leaves | fed, -(-rows // count)
         found = Distribution(program, leaves, count, stays=stays)
-        sent = [(s.elements * s.itemsize) for s in found.sent(rows)]
+        collectives = found.sent(rows)
+        sent = [(s.elements * s.itemsize) for s in collectives]
+        rounds = sum(2 if s.op == "all_reduce" else 1 for s in collectives)
         computing = self._computing(found.program, rows)
-        seconds = computing + sum(self._rates.latency + n / self._rates.wire for n in sent)
+        seconds = computing + rounds * self._rates.latency + self._collected(sum(sent))
         memory = self._memory(found.program, rows).total
         return Prediction(name, count, seconds, computing, int(sum(sent)), memory, way)
 
@@ -282,7 +299,7 @@ class _Planner:
         runs = [slice(a, b) for a, b in pairwise(bounds)]
         share = max(sum(costs[run]) for run in runs) / max(sum(costs), 1.0)
         pieces = _MICRO_BATCHES
-        computing = self._one.seconds * share
+        computing = self._computing(self._program, self._rows, pieces) * share
         waits = computing * (pieces + count - 1) / pieces
         last = {layer: node for node in nodes if (layer := layer_of(node)) is not None}
         crossing = [
@@ -315,15 +332,34 @@ class _Planner:
     def _memory(self, program: Program, rows: int) -> StepMemory:
         return step_memory(native_plan(program), {BATCH: rows}, self._workspace)
 
-    def _computing(self, program: Program, rows: int) -> float:
+    def _collected(self, sent: float) -> float:
+        """Seconds of sums and gathers in which a worker sends so many bytes, but for latency."""
+        return sent / self._rates.wire + sent / self._rates.collecting
+
+    def _computing(self, program: Program, rows: int, parts: int = 1) -> float:
+        """Seconds of a worker that computes so many rows in parts, one after the other, and updates once."""
+        parts = min(parts, rows)
         seconds = 0.0
         for node in program.nodes():
             if isinstance(node.op, Op) and node.op.kind is not OpKind.COLLECTIVE:
-                seconds += _operations(node, node.op, rows) / self._rates.operations
-                if node.op.kind is not OpKind.MOVEMENT:
-                    count = elements(node.shape, rows) * node.dtype.itemsize
-                    seconds += count / self._rates.memory
-        return seconds
+                times = parts if any(_has_rows(one) for one in (*node.inputs, node)) else 1
+                seconds += times * self._of_node(node, node.op, -(-rows // times))
+        # gradients of parts are added up: two are read, one is written
+        added: float = 3 * sum(elements(p.shape) * p.dtype.itemsize for p in self._parameters)
+        return seconds + (parts - 1) * added / self._rates.memory
+
+    def _of_node(self, node: Node, op: Op, rows: int) -> float:
+        seconds = _operations(node, op, rows) / self._rates.operations
+        if op.kind is OpKind.MOVEMENT:
+            return seconds
+        moved = [node, *node.inputs] if op.kind is OpKind.CONTRACTION else [node]
+        count = sum(elements(one.shape, rows) * one.dtype.itemsize for one in moved)
+        return seconds + count / self._rates.memory
+
+
+def _has_rows(node: Node) -> bool:
+    """Whether a value has an element, or several, for each row of a batch."""
+    return any(isinstance(size, Dim) for size in node.shape)
 
 
 def _operations(node: Node, op: Op, rows: int) -> float:

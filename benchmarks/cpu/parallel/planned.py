@@ -3,11 +3,13 @@
     python benchmarks/cpu/parallel/planned.py
 
 Rates are measured first: operations of one thread in a product of 512 x 512, bytes of values in an addition
-beyond the caches, and latency and bytes of a wire by messages there and back between two ranks. Two
-predictions stand beside each measured step, one by those rates and one by the usual ones of `Rates()`. Steps
-are those of `fit`, of the best epoch after the first in each of some rounds, in which ways take turns; their
-minimum and median are printed. A row with * is what the plan proposes by measured rates. The last line of a
-network says how much longer the proposal takes than the quickest that was measured.
+beyond the caches, bytes of a wire by messages there and back between two ranks, latency by what a sum of one
+element takes after such a product, and what a sum of 4 MiB takes beyond these. Both ranks compute; medians
+are taken, so that what others do is in them. Two predictions stand beside each measured step, one
+by those rates and one by the usual ones of `Rates()`. Steps are those of `fit`, of the best epoch after the
+first in each of some rounds, in which ways take turns; their minimum and median are printed. A row with * is
+what the plan proposes by measured rates. The last line of a network says how much longer the proposal takes
+than the quickest that was measured.
 """
 
 from __future__ import annotations
@@ -68,18 +70,18 @@ def measured(name: str, way: str, epochs: int) -> float:
     return BATCHES[name] / max(float(row["samples_per_second"]) for row in history.rows[1:])
 
 
-def best_of(call: Callable[[], Any], times: int = 20) -> float:
-    """Seconds of the quickest call."""
+def usual(call: Callable[[], Any], times: int = 20) -> float:
+    """Seconds of a call, the median."""
     found = []
     for _ in range(times):
         start = time.perf_counter()
         call()
         found.append(time.perf_counter() - start)
-    return min(found)
+    return statistics.median(found)
 
 
 def rates() -> dict[str, float]:
-    """Of this machine; on two ranks, of which the second only answers."""
+    """Of this machine, on two ranks."""
     comm = md.comm.world()
 
     def there_and_back(count: int) -> float:
@@ -94,19 +96,23 @@ def rates() -> dict[str, float]:
                 comm.recv(theirs, 0)
                 comm.send(mine, 0)
 
-        return best_of(call, 100) / 2
+        return usual(call, 100) / 2
 
     short, size = there_and_back(1), 1 << 22
     long = there_and_back(size // 4)
     x = np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32)
     large = np.ones(1 << 24, np.float32)
     result = np.empty_like(large)
-    comm.barrier()
+    wire = size / max(long - short, 1e-9)
+    product = usual(lambda: x @ x, 100)
+    latency = max(usual(lambda: (x @ x, comm.all_reduce(large[:1])), 100) - product, 1e-6) / 2
+    summed = usual(lambda: comm.all_reduce(large[: size // 4]))
     found = {
-        "operations": 2 * 512**3 / best_of(lambda: x @ x),
-        "memory": 3 * large.nbytes / best_of(lambda: np.add(large, large, out=result)),
-        "wire": size / max(long - short, 1e-9),
-        "latency": short,
+        "operations": 2 * 512**3 / product,
+        "memory": 3 * large.nbytes / usual(lambda: np.add(large, large, out=result)),
+        "wire": wire,
+        "latency": latency,
+        "collecting": size / max(summed - 2 * short - size / wire, 1e-9),
     }
     comm.barrier()
     return found
@@ -127,24 +133,24 @@ def table(name: str, found: dict[str, float], rounds: int, epochs: int) -> None:
     """Print what is predicted and measured of a network."""
     model, x, y = network(name)
     rows = BATCHES[name]
-    given, usual = (
+    given, default = (
         md.parallel.plan(model, 2, x[:rows], y[:rows], batch_size=rows, rates=r)
         for r in (md.parallel.Rates(**found), None)
     )
-    by_usual = {one.name: one.seconds for one in usual.predictions}
+    by_usual = {one.name: one.seconds for one in default.predictions}
     taken: dict[str, list[float]] = {one.name: [] for one in given.predictions}
     for _ in range(rounds):
         for one in given.predictions:
             options = ("--network", name, "--way", one.name, "--epochs", str(epochs))
             taken[one.name].append(job(one.workers, *options))
     print(f"{name}, batch {rows}: ms of a step")
-    print("  way       workers  predicted  usual rates  measured  median  predicted / measured")
+    print("  way       workers  predicted  usual rates  measured  median  predicted / median")
     for one in given.predictions:
         least, middle = min(taken[one.name]), statistics.median(taken[one.name])
         print(
             f"{'*' if one is given.best else ' '} {one.name:<9}{one.workers:>8}{one.seconds * 1e3:>11.3f}"
             f"{by_usual[one.name] * 1e3:>13.3f}{least * 1e3:>10.3f}{middle * 1e3:>8.3f}"
-            f"{one.seconds / least:>12.2f}"
+            f"{one.seconds / middle:>12.2f}"
         )
     for way, why in given.left_out.items():
         print(f"  {way:<9} left out: {why}")
@@ -152,7 +158,7 @@ def table(name: str, found: dict[str, float], rounds: int, epochs: int) -> None:
     ratio = min(taken[given.best.name]) / min(taken[quickest])
     print(
         f"  quickest: {quickest}; proposed by measured rates: {given.best.name}, {ratio:.2f} of its time; "
-        f"by usual rates: {usual.best.name}, {min(taken[usual.best.name]) / min(taken[quickest]):.2f}",
+        f"by usual rates: {default.best.name}, {min(taken[default.best.name]) / min(taken[quickest]):.2f}",
         flush=True,
     )
 

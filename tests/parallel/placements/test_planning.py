@@ -65,7 +65,55 @@ def test_a_slow_wire_leaves_one_worker() -> None:
     rates = md.parallel.Rates(wire=1e4, latency=1.0)
     found = md.parallel.plan(alexnet(), 4, IMAGES, Y, rates=rates)
     assert found.best.name == "alone" and found.way is None
-    assert str(found).splitlines()[1].startswith("* alone")
+    assert str(found).splitlines()[2].startswith("* alone")
+
+
+def test_each_shard_reads_weights_and_writes_gradients() -> None:
+    """8 rows of a worker in four shards, beside 8 rows in one: all rates but memory's are out of sight."""
+    layers = md.layers
+    model = md.Model(
+        [layers.Input((16,)), layers.Dense(512, activation="tanh"), layers.Dense(384), layers.Dense(4)],
+        loss="cross_entropy", optimizer=md.optim.SGD(0.01), seed=3, precision="float64",
+    )  # fmt: skip
+    rates = md.parallel.Rates(
+        operations=1e30, memory=1e9, wire=1e30, latency=1e-30, collecting=1e30
+    )
+    seconds = {}
+    for workers, batch in ((2, 16), (8, 64)):
+        found = md.parallel.plan(
+            model, workers, X, Y, batch_size=batch, rates=rates, all_workers=True
+        )
+        seconds[workers] = next(p.seconds for p in found.predictions if p.name == "data")
+    kernels, biases = (16 * 512, 512 * 384, 384 * 4), 512 + 384 + 4
+    back = sum(kernels[1:])  # nobody asks for the gradient of the data
+    of_shard = 2 * sum(kernels) + back + biases  # forward, gradients of kernels, backward
+    adding = 3 * (sum(kernels) + biases)
+    expected = 3 * (of_shard + adding) * 8 / 1e9
+    assert seconds[2] - seconds[8] == pytest.approx(expected, rel=2e-3)  # and some scalars
+
+
+def test_collectives_take_latency_by_rounds_and_time_by_bytes() -> None:
+    fast = {"operations": 1e30, "memory": 1e30}
+    rounds = md.parallel.Rates(**fast, wire=1e30, latency=1.0, collecting=1e30)
+    found = md.parallel.plan(wide(), 2, X, Y, batch_size=16, rates=rounds, all_workers=True)
+    seconds = {one.name: one.seconds for one in found.predictions}
+    nbytes = 8 * (16 * 512 + 512 + 512 * 512 + 512 + 512 * 4 + 4)
+    buckets = -(-nbytes // (256 << 10))
+    assert seconds["data"] == pytest.approx(2 * (buckets + 1))
+    assert seconds["model"] % 1 == pytest.approx(0, abs=1e-9) and seconds["model"] < 20
+    together = md.parallel.Rates(**fast, wire=2e9, latency=1e-30, collecting=1e9)
+    found = md.parallel.plan(wide(), 2, X, Y, batch_size=16, rates=together, all_workers=True)
+    for one in found.predictions:
+        collected = (
+            0.0 if one.name == "pipeline" else one.sent / 1e9
+        )  # its stages send, and add nothing
+        assert one.seconds == pytest.approx(one.sent / 2e9 + collected, rel=1e-3)
+
+
+def test_the_text_says_what_is_supposed() -> None:
+    assert str(md.parallel.plan(wide(), 2, X, Y)).startswith(
+        "predicted, with a core for each worker"
+    )
 
 
 def test_memory_and_bytes_are_those_of_the_step() -> None:
