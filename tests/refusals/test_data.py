@@ -188,7 +188,7 @@ PYTHON: dict[str, PythonCase] = {
         (
             "data.xlsx: its kind '.xlsx' is not known: expected mnist, a folder with IDX "
             "files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, .txt) or an .npz "
-            "file"
+            "or .h5 file"
         ),
     ),
     "data: folder of nothing": (
