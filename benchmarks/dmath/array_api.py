@@ -46,8 +46,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: Any = N
     """An array on the workers."""
     if isinstance(obj, md.dmath.Matrix):
         return _made(obj if dtype is None else obj.astype(dtype, copy=False), copy)
-    found = np.asarray(obj, dtype)
-    return SESSION.array(found)
+    return SESSION.array(np.asarray(obj, dtype), device=device)
 
 
 def _default(value: Any) -> Any:
@@ -56,17 +55,17 @@ def _default(value: Any) -> Any:
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array of one value."""
-    return SESSION.full(shape, fill_value, dtype=dtype or _default(fill_value))
+    return SESSION.full(shape, fill_value, dtype=dtype or _default(fill_value), device=device)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Zeros."""
-    return SESSION.zeros(shape, dtype=dtype or np.float64)
+    return SESSION.zeros(shape, dtype=dtype or np.float64, device=device)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Ones."""
-    return SESSION.ones(shape, dtype=dtype or np.float64)
+    return SESSION.ones(shape, dtype=dtype or np.float64, device=device)
 
 
 empty = zeros
@@ -84,19 +83,19 @@ def linspace(
     endpoint: Any = True,
 ) -> Any:
     """Numbers from start to stop."""
-    return SESSION.linspace(start, stop, num, dtype=dtype, endpoint=endpoint)
+    return SESSION.linspace(start, stop, num, dtype=dtype, endpoint=endpoint, device=device)
 
 
 def eye(n: int, m: Any = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Any:
     """Ones on a diagonal."""
-    return SESSION.eye(n, m, k=k, dtype=dtype or np.float64)
+    return SESSION.eye(n, m, k=k, dtype=dtype or np.float64, device=device)
 
 
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
 ) -> Any:
     """Numbers from start to before stop."""
-    return SESSION.arange(start, stop, step, dtype=dtype)
+    return SESSION.arange(start, stop, step, dtype=dtype, device=device)
 
 
 def __array_namespace_info__() -> Any:
@@ -119,7 +118,7 @@ def __array_namespace_info__() -> Any:
 
 
 linalg = SimpleNamespace(**{name: getattr(md.dmath, name) for name in _LINALG})
-linalg.vector_norm = linalg.matrix_norm = md.dmath.norm
+linalg.vector_norm, linalg.matrix_norm = md.dmath.vector_norm, md.dmath.matrix_norm
 _TRANSFORMS = """
     fft ifft fftn ifftn rfft irfft rfftn irfftn hfft ihfft fftshift ifftshift
 """.split()

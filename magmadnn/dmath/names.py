@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.client import arranging, combining, spectra
+from magmadnn.dmath.client import arranging, combining, ordering, spectra
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
 from magmadnn.dmath.layouts.recipes import LayoutLike
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.errors import DTypeError, ShapeError, quoted
 
 
 def session_of(name: str, *operands: Any) -> Session:
@@ -40,13 +40,11 @@ def _pointwise(name: str, count: int) -> Callable[..., Matrix]:
 
     else:
 
-        def function(*operands: Any, layout: LayoutLike = None) -> Matrix:  # type: ignore[misc]  # of several
-            if len(operands) != count:
-                raise ArgumentError(f"{name}: takes {count} operands, got {len(operands)}")
-            return session_of(name, *operands).apply(name, *operands, layout=layout)
+        def function(x1: Any, x2: Any, /, *, layout: LayoutLike = None) -> Matrix:  # type: ignore[misc]  # of two
+            return session_of(name, x1, x2).apply(name, x1, x2, layout=layout)
 
     function.__name__ = function.__qualname__ = name
-    operands = {1: "x", 2: "x1, x2", 3: "x1, x2, x3"}[count]
+    operands = {1: "x", 2: "x1, x2"}[count]
     function.__doc__ = (
         f"`{name}({operands})` of each element; arrays broadcast. `layout`: of the result, None for that of "
         "the largest operand."
@@ -55,21 +53,44 @@ def _pointwise(name: str, count: int) -> Callable[..., Matrix]:
 
 
 def _reduction(name: str) -> Callable[..., Matrix]:
-    def function(
+    def plain(
+        x: Matrix, /, *, axis: Any = None, keepdims: bool = False, layout: LayoutLike = None
+    ) -> Matrix:
+        return session_of(name, x).reduce(name, x, axis, keepdims, layout)
+
+    def typed(
         x: Matrix,
         /,
         *,
         axis: Any = None,
+        dtype: Any = None,
         keepdims: bool = False,
         layout: LayoutLike = None,
-        **settings: Any,
     ) -> Matrix:
-        return session_of(name, x).reduce(
-            name, x, axis=axis, keepdims=keepdims, layout=layout, **settings
-        )
+        return session_of(name, x).reduce(name, x, axis, keepdims, layout, dtype)
 
+    def spread(
+        x: Matrix,
+        /,
+        *,
+        axis: Any = None,
+        correction: float = 0,
+        keepdims: bool = False,
+        layout: LayoutLike = None,
+    ) -> Matrix:
+        return session_of(name, x).reduce(name, x, axis, keepdims, layout, correction=correction)
+
+    function: Callable[..., Matrix] = plain
+    text = ""
+    if name in ("sum", "prod"):
+        function, text = typed, " `dtype`: of elements before, and of the result; None for NumPy's."
+    elif name in ("var", "std"):
+        function = spread
+        text = (
+            " `correction`: what is taken off the number of elements that squares are divided by."
+        )
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"`{name}` over an axis, several, or all (None), in a fixed order."
+    function.__doc__ = f"`{name}` over an axis, several, or all (None), in a fixed order.{text}"
     return function
 
 
@@ -87,9 +108,8 @@ def _along(name: str) -> Callable[..., Matrix]:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _pointwise(name, 1) for name in (*elementwise.UNARY, *elementwise.ACTIVATIONS)},
     **{name: _pointwise(name, 2) for name in elementwise.BINARY},
-    **{name: _pointwise(name, 3) for name in elementwise.TERNARY},
     **{name: _reduction(name) for name in (*reducing.REDUCTIONS, *reducing.MEANS)},
-    **{name: _along(name) for name in reducing.ALONG},
+    **{name: _along(name) for name in ("softmax", "log_softmax")},
 }
 
 
@@ -164,8 +184,9 @@ def _square(name: str, a: Matrix) -> None:
         raise ShapeError(f"{name}: needs a square matrix, got shape {a.shape}")
 
 
-def cholesky(a: Matrix, /, *, layout: LayoutLike = None) -> Matrix:
-    """The lower factor L of a symmetric positive definite matrix, A = L L^T; reads the lower triangle.
+def cholesky(a: Matrix, /, *, upper: bool = False, layout: LayoutLike = None) -> Matrix:
+    """The lower factor L of a symmetric positive definite matrix, A = L L^T, or `upper` L^T; reads the lower
+    triangle.
 
     Computed in panels of columns that workers own in turn; the result lies so unless `layout` says
     otherwise. float32 for halves, float64 for integers.
@@ -176,6 +197,8 @@ def cholesky(a: Matrix, /, *, layout: LayoutLike = None) -> Matrix:
     session = session_of("cholesky", a)
     _square("cholesky", a)
     made = session._new("cholesky", [a], a.shape, _factored_dtype(a))
+    if upper:
+        made = session.apply("conj", made).mT if made.dtype.kind == "c" else made.mT
     return made if layout is None else made.to(layout)
 
 
@@ -223,9 +246,9 @@ def add_row_col_sum(
     return v
 
 
-def astype(x: Matrix, dtype: Any, /, *, copy: bool = True) -> Matrix:
-    """A copy of another dtype."""
-    return x.astype(dtype, copy)
+def astype(x: Matrix, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Matrix:
+    """A copy of another dtype; `device`: None, or where the array is."""
+    return (x if device is None else x.to_device(device)).astype(dtype, copy)
 
 
 def permute_dims(x: Matrix, /, axes: Sequence[int]) -> Matrix:
@@ -238,12 +261,11 @@ def matrix_transpose(x: Matrix, /) -> Matrix:
     return x.mT
 
 
-def expand_dims(x: Matrix, /, *, axis: int = 0) -> Matrix:
-    """A view with a new axis of size 1."""
-    if not -x.ndim - 1 <= axis <= x.ndim:
-        raise ShapeError(f"expand_dims: axis {axis} is not there after one is added to {x.ndim}")
-    at = axis % (x.ndim + 1)
-    return x[(*[slice(None)] * at, None)]
+def expand_dims(x: Matrix, /, axis: int | Sequence[int]) -> Matrix:
+    """A view with a new axis of size 1, or several; places are those in the result."""
+    count = x.ndim + (len(axis) if isinstance(axis, Sequence) else 1)
+    new = reducing.axes_of("expand_dims", axis, count)
+    return x[tuple(None if i in new else slice(None) for i in range(count))]
 
 
 def squeeze(x: Matrix, /, axis: int | Sequence[int]) -> Matrix:
@@ -304,5 +326,5 @@ FUNCTIONS.update(
     }
 )
 
-FUNCTIONS |= combining.FUNCTIONS | arranging.FUNCTIONS | spectra.FUNCTIONS
+FUNCTIONS |= combining.FUNCTIONS | arranging.FUNCTIONS | spectra.FUNCTIONS | ordering.FUNCTIONS
 Session.functions = FUNCTIONS

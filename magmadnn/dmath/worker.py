@@ -235,8 +235,8 @@ def _in_place(worker: Worker, x: Parts, *rest: Any, name: str) -> None:
     elementwise.apply(name, [x, *rest], out=x)
 
 
-def _along(worker: Worker, x: Parts, name: str, axis: int) -> Parts:
-    return reducing.along(name, x, axis)
+def _along(worker: Worker, x: Parts, name: str, axis: int, descending: bool = False) -> Parts:
+    return reducing.along(name, x, axis, descending)
 
 
 def _reduce(worker: Worker, x: Parts, name: str, **settings: Any) -> Parts:

@@ -114,10 +114,10 @@ CASES: dict[str, Case] = {
     "linalg.cholesky": (lambda w: d.cholesky(w(S)), np.linalg.cholesky(S)),
     "linalg.matmul": (lambda w: d.matmul(w(A), w(S)), A @ S),
     "linalg.matrix_transpose": (lambda w: d.matrix_transpose(w(A)), A.T),
-    "linalg.matrix_norm": (lambda w: d.norm(w(A)), np.linalg.norm(A)),
+    "linalg.matrix_norm": (lambda w: d.matrix_norm(w(A)), np.linalg.norm(A)),
     "linalg.solve": (lambda w: d.solve(w(S), w(A.T)), np.linalg.solve(S, A.T)),
     "linalg.vecdot": (lambda w: d.vecdot(w(A), w(B)), (A * B).sum(axis=1)),
-    "linalg.vector_norm": (lambda w: d.norm(w(A), axis=1), np.linalg.norm(A, axis=1)),
+    "linalg.vector_norm": (lambda w: d.vector_norm(w(A), axis=1), np.linalg.norm(A, axis=1)),
     "empty": (lambda w: w.home.empty((2, 3)) * 0, np.zeros((2, 3))),
     "from_dlpack": (lambda w: w.home.from_dlpack(A), A),
     "linspace": (lambda w: w.home.linspace(2, 5, 7), np.linspace(2, 5, 7)),
@@ -157,8 +157,8 @@ CASES: dict[str, Case] = {
         lambda w: d.take(*d.unique_inverse(w(N[0]))), N[0]
     ),
     "unique_values": (lambda w: d.unique_values(w(N)), np.unique(N)),
-    "fft.fftfreq": (lambda w: w.home.fftfreq(7, 0.5), np.fft.fftfreq(7, 0.5)),
-    "fft.rfftfreq": (lambda w: w.home.rfftfreq(8, 0.5), np.fft.rfftfreq(8, 0.5)),
+    "fft.fftfreq": (lambda w: w.home.fftfreq(7, d=0.5), np.fft.fftfreq(7, 0.5)),
+    "fft.rfftfreq": (lambda w: w.home.rfftfreq(8, d=0.5), np.fft.rfftfreq(8, 0.5)),
     **{
         f"fft.{n}": (lambda w, n=n: getattr(f, n)(w(A), axes=0), getattr(np.fft, n)(A, axes=0))
         for n in ("fftshift", "ifftshift")
@@ -316,3 +316,98 @@ def test_what_is_made_of_a_failed_result_says_why(monkeypatch: pytest.MonkeyPatc
     for make in (lambda: failed + 1, lambda: d.sum(failed)):
         with pytest.raises(md.errors.CommunicationError, match="RuntimeError: no such thing"):
             np.asarray(make())
+
+
+D, R = np.array([[3.0, 1, 3, 2, 1], [2, 2, 5, 1, 2]]), np.array([7, 250, 3, 9], np.uint8)
+ARGUMENTS: dict[str, tuple[Callable[[Workers], Any], Any]] = {
+    "sum of a dtype": (lambda w: d.sum(w(R), dtype="uint8"), R.sum(dtype=np.uint8)),
+    "a method's dtype": (lambda w: w(R).prod(dtype="float32"), R.prod(dtype=np.float32)),
+    "var with a correction": (lambda w: d.var(w(D), axis=1, correction=2), D.var(axis=1, ddof=2)),
+    "std with a correction": (lambda w: w(D).std(axis=0, correction=0.5), D.std(axis=0, ddof=0.5)),
+    "cumulative_sum of a dtype": (
+        lambda w: d.cumulative_sum(w(R), dtype="float32", include_initial=True),
+        np.concatenate([[0], np.cumsum(R)]).astype(np.float32),
+    ),
+    "cumulative_prod from 1": (
+        lambda w: d.cumulative_prod(w(D), axis=1, include_initial=True),
+        np.concatenate([np.ones((2, 1)), np.cumprod(D, axis=1)], axis=1),
+    ),
+    "sort that falls": (lambda w: d.sort(w(D), axis=1, descending=True), -np.sort(-D, axis=1)),
+    "argsort that falls, equal ones in order": (
+        lambda w: d.argsort(w(D), axis=1, descending=True),
+        np.argsort(-D, axis=1, kind="stable"),
+    ),
+    "argmax of all": (lambda w: d.argmax(w(D)), np.argmax(D)),
+    "argmin with axes kept": (
+        lambda w: d.argmin(w(D), axis=1, keepdims=True), np.argmin(D, axis=1, keepdims=True)
+    ),
+    "flip of all axes": (lambda w: d.flip(w(D)), np.flip(D)),
+    "clip from below": (lambda w: d.clip(w(D), min=2), np.maximum(D, 2)),
+    "clip from above": (lambda w: d.clip(w(D), max=2), np.minimum(D, 2)),
+    "clip by nothing": (lambda w: d.clip(w(D)), D),
+    "diff with others around": (
+        lambda w: d.diff(w(D), axis=1, prepend=w(D[:, :2]), append=w(D[:, :1])),
+        np.diff(D, axis=1, prepend=D[:, :2], append=D[:, :1]),
+    ),
+    "cholesky, upper": (lambda w: d.cholesky(w(S), upper=True), np.linalg.cholesky(S).T),
+    "trace of a dtype": (lambda w: d.trace(w(R[:, None]), dtype="int16"), np.int16(7)),
+    "axes at several places": (lambda w: d.expand_dims(w(D), (0, -1)), D[None, :, :, None]),
+    "frequencies of a dtype": (
+        lambda w: w.home.rfftfreq(7, d=2, dtype="float32"), np.fft.rfftfreq(7, 2).astype(np.float32)
+    ),
+    **{
+        f"vector_norm {ord}": (
+            lambda w, ord=ord: d.vector_norm(w(D - 2), axis=1, ord=ord),
+            np.linalg.norm(D - 2, ord=ord, axis=1),
+        )
+        for ord in (0, 1, 2, 3, np.inf, -np.inf)
+    },
+    **{
+        f"matrix_norm {ord}": (
+            lambda w, ord=ord: d.matrix_norm(w(P), ord=ord, keepdims=True),
+            np.linalg.norm(P, ord=ord, axis=(-2, -1), keepdims=True),
+        )
+        for ord in ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_the_standard_do_what_numpys_do(two: Any, name: str) -> None:
+    ours, expected = ARGUMENTS[name]
+    for home in (two, md.dmath.local):
+        made = np.asarray(ours(Workers(home)))
+        np.testing.assert_allclose(made, expected, rtol=1e-12, atol=1e-13)
+        assert made.dtype == expected.dtype
+
+
+def test_arrays_go_to_other_libraries_and_stay_on_their_device() -> None:
+    x = md.dmath.local.array(A, device="cpu")
+    np.testing.assert_array_equal(np.from_dlpack(x), A)
+    np.testing.assert_array_equal(
+        np.asarray(md.dmath.local.from_dlpack(x[1:], device="cpu")), A[1:]
+    )
+    assert x.__dlpack_device__() == (1, 0) and x.to_device(x.device) is x
+    for make in (
+        lambda: x.to_device("cuda"),
+        lambda: md.dmath.local.zeros(3, device="cuda"),
+        lambda: d.ones_like(x, device="cuda"),
+        lambda: d.astype(x, "float32", device="cuda"),
+        lambda: md.dmath.local.arange(3, device="cuda"),
+    ):
+        with pytest.raises(md.errors.ArgumentError, match=r"compute on 'cpu', got"):
+            make()
+    for make in (
+        lambda: x.__dlpack__(copy=False),
+        lambda: md.dmath.local.from_dlpack(A, copy=False),
+    ):
+        with pytest.raises(md.errors.ArgumentError, match="leave copy out"):
+            make()
+    with pytest.raises(md.errors.ShapeError, match="axis=None is for vectors"):
+        d.cumulative_sum(x)
+    with pytest.raises(md.errors.ShapeError, match="an axis of size 0 has no argmax"):
+        d.argmax(x[:0])
+    with pytest.raises(md.errors.ArgumentError, match="correction must be a number"):
+        d.var(x, correction="1")
+    with pytest.raises(md.errors.ArgumentError, match="ord must be"):
+        d.matrix_norm(x, ord=3)

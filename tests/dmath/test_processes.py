@@ -55,6 +55,29 @@ def test_the_issues_example(three: Any) -> None:
     assert "->" in w.explain(lambda: A @ B)
 
 
+@pytest.mark.long
+def test_the_issues_example_as_it_stands() -> None:
+    a = np.random.default_rng(0).random((520, 8192), dtype=np.float32)
+    with md.workers(4) as w:
+        A = w.array(a, layout=md.dmath.Blocks((512, 512), owners=md.dmath.cyclic(2, 2)))
+        B = w.random((8192, 8192), seed=1, dtype="float32", layout=md.dmath.Rows())
+        C = A @ B
+        C += 1
+        D = md.dmath.relu(C).sum(axis=0)
+        found = np.asarray(D)
+        D2 = md.dmath.matmul(A, B, layout=md.dmath.Rows())
+        assert "->" in w.explain(lambda: A @ B)
+        assert "test_processes.py" in w.bill()
+        assert w.counters()["client_bytes"] == a.nbytes + found.nbytes
+        b = np.asarray(B[:, :64])
+        wanted = a.astype(np.float64) @ b
+        # Sums of k = 8192 positive terms, in any order, are off by k u at most, of 520 by 520 u more.
+        bound = 8192 * 2.0**-24
+        np.testing.assert_allclose(np.asarray(D2[:, :64]), wanted, rtol=bound)
+        np.testing.assert_allclose(found[:64], (wanted + 1).sum(0), rtol=2 * bound)
+        assert [cut[-1] for cut in D2.layout.cuts] == [520, 8192] and len(D2.layout.active) == 4
+
+
 @pytest.mark.parametrize("script", [*SCRIPTS, equations])
 def test_on_three_processes(three: Any, script: Any) -> None:
     script(three, check)

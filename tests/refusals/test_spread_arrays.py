@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends.cuda import device_count
 from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.errors import (
     ArgumentError,
     CommunicationError,
+    DeviceError,
     DTypeError,
     IndexOutOfRangeError,
     OutOfMemoryError,
@@ -96,6 +98,46 @@ PYTHON: dict[str, PythonCase] = {
         ShapeError,
         "full: a layout of shape (5, 4) does not fit shape (4, 4)",
     ),
+    "a worker that is not there": (
+        made(Rows(on=(0, 3))),
+        ArgumentError,
+        "Rows: owner 3 names no worker, there are 1: give numbers from 0 to 0",
+    ),
+    "an owner below 0": (
+        made(Blocks((2, 2), owners=[[0, -1], [0, 0]])),
+        ArgumentError,
+        "Blocks: owner -1 names no worker, there are 1: give numbers from 0 to 0",
+    ),
+    "owners by cycles of too many workers": (
+        made(Blocks((2, 2), owners=md.dmath.cyclic(2, 2))),
+        ArgumentError,
+        "Blocks: owner 1 names no worker, there are 1: give numbers from 0 to 0",
+    ),
+    "a cycle of no workers": (
+        lambda p: md.dmath.cyclic(0, 2),
+        ArgumentError,
+        "cyclic: numbers of workers must be at least 1, got 0",
+    ),
+    "rows that do not cover": (
+        made(Rows(sizes=(3,))),
+        ShapeError,
+        "Rows: sizes [3] of 1 workers do not cover axis 0 of size 4",
+    ),
+    "copies on a worker that is not there": (
+        lambda p: square().replica(on=(2,)),
+        ArgumentError,
+        "Replicated: owner 2 names no worker, there are 1: give numbers from 0 to 0",
+    ),
+    "a change to a layout of other workers": (
+        lambda p: square().to(resolve(Rows(), (4, 4), 3)),
+        ArgumentError,
+        "remap: a layout of 3 workers is of another worker set, this one has 1",
+    ),
+    "a product in a layout of other workers": (
+        lambda p: md.dmath.matmul(square(), square(), layout=resolve(Rows(), (4, 4), 3)),
+        ArgumentError,
+        "matmul: a layout of 3 workers is of another worker set, this one has 1",
+    ),
     "no layout": (
         made("rows"),
         ArgumentError,
@@ -113,6 +155,26 @@ PYTHON: dict[str, PythonCase] = {
             "add: shapes (4, 4) and (3,) do not broadcast: sizes of an axis, from the last, are equal "
             "or 1"
         ),
+    ),
+    "a product by a number": (
+        lambda p: square() @ 2,
+        ShapeError,
+        "matmul: operands are matrices or vectors, got 2: multiply numbers with *",
+    ),
+    "a shape in place": (
+        lambda p: w().ones(4).__iadd__(square()),  # type: ignore[attr-defined]  # put on by name
+        ShapeError,
+        "add: in place, a result of shape (4, 4) does not fit (4,)",
+    ),
+    "rows of different lengths": (
+        lambda p: w().array([[1, 2], [3]]),
+        ShapeError,
+        "array: rows of values differ in length: an array has as many in each",
+    ),
+    "a size below 0": (
+        lambda p: w().ones((3, -1)),
+        ShapeError,
+        "full: sizes of a shape are whole numbers from 0, got (3, -1)",
     ),
     "a value that does not fit an index": (
         lambda p: square().__setitem__(slice(0, 2), np.ones(3)),
@@ -133,6 +195,57 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: w().ones(3, dtype="flaot32"),
         DTypeError,
         "~dtype 'flaot32' is not known: did you mean 'float32'.*",
+    ),
+    "a dtype in place": (
+        lambda p: w().array(np.arange(3)).__iadd__(0.5),  # type: ignore[attr-defined]
+        DTypeError,
+        "add: in place, a result of float64 does not go into int64: write x = x op y",
+    ),
+    "text as an operand": (
+        lambda p: square() + "text",
+        DTypeError,
+        "add: expected an array of these workers or a number, got 'text'",
+    ),
+    "no array on workers": (
+        lambda p: md.dmath.sum([1.0]),
+        DTypeError,
+        "sum: expected an array on workers, such as w.array(...) makes, got [1.0]",
+    ),
+    "an array of text": (
+        lambda p: w().array(["a"]),
+        DTypeError,
+        "~dtype 'str32' is not known: known are .*",
+    ),
+    "a device of a session": (
+        lambda p: md.dmath.distributed(w(), device="tpu"),
+        ArgumentError,
+        'device: expected "cpu" or "cuda", got \'tpu\'',
+    ),
+    "a device of an array": (
+        lambda p: w().arange(3, device="cuda"),
+        ArgumentError,
+        (
+            "arange: these workers compute on 'cpu', got device='cuda': "
+            "md.dmath.distributed(w, device=...) makes a session on another"
+        ),
+    ),
+    "another device": (
+        lambda p: square().to_device("cuda"),
+        ArgumentError,
+        (
+            "to_device: these workers compute on 'cpu', got 'cuda': send the values to others, "
+            "w.array(np.asarray(x))"
+        ),
+    ),
+    "bits that do not depend": (
+        lambda p: md.dmath.distributed(w(), deterministic="yes"),
+        ArgumentError,
+        "deterministic: expected \"layout\" or None, got 'yes'",
+    ),
+    "values inside explain": (
+        lambda p: w().explain(lambda: float(square().sum())),
+        ArgumentError,
+        "explain: values are asked for inside it, and nothing is computed there",
     ),
     "a function of other dtypes": (
         lambda p: square() & square(),
@@ -170,6 +283,16 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "workers: they are closed: use arrays inside `with md.workers(...)`, or start others",
     ),
+    "values of closed workers": (
+        lambda p: np.asarray(closed()[1]),
+        ArgumentError,
+        "workers: they are closed: use arrays inside `with md.workers(...)`, or start others",
+    ),
+    "counters of closed workers": (
+        lambda p: closed()[0].counters(),
+        CommunicationError,
+        "workers: they are closed: call restart() or make new ones",
+    ),
     "closed workers": (
         lambda p: closed()[0].ones(3),
         CommunicationError,
@@ -186,3 +309,13 @@ PYTHON: dict[str, PythonCase] = {
 @pytest.mark.parametrize("name", PYTHON)
 def test_a_mistake_in_python(name: str, place: Path) -> None:
     check_in_python(place, PYTHON[name])
+
+
+@pytest.mark.skipif(device_count() > 0, reason="there is a GPU")
+def test_workers_beyond_gpus(place: Path) -> None:
+    case = (
+        lambda p: md.dmath.distributed(w(), device="cuda"),
+        DeviceError,
+        "~device 0 cannot be used: .*",
+    )
+    check_in_python(place, case)

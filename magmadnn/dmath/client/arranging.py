@@ -174,9 +174,9 @@ def diagonal(x: Matrix, /, *, offset: int = 0) -> Matrix:
     return made
 
 
-def trace(x: Matrix, /, *, offset: int = 0) -> Matrix:
-    """The sum of `diagonal`, of the dtype that sums have."""
-    made: Matrix = home("trace", x).reduce("sum", diagonal(x, offset=offset), axis=-1)
+def trace(x: Matrix, /, *, offset: int = 0, dtype: Any = None) -> Matrix:
+    """The sum of `diagonal`, of the dtype that sums have, or of `dtype`."""
+    made: Matrix = home("trace", x).reduce("sum", diagonal(x, offset=offset), axis=-1, dtype=dtype)
     return made
 
 

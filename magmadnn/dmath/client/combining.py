@@ -25,25 +25,28 @@ def home(name: str, x: Any) -> Any:
     return x._session
 
 
-def full_like(x: Matrix, /, fill_value: float, *, dtype: Any = None) -> Matrix:
-    """An array of one value, of the shape of another."""
-    made: Matrix = home("full_like", x).full(x.shape, fill_value, dtype or x.dtype)
+def full_like(
+    x: Matrix, /, fill_value: float, *, dtype: Any = None, device: str | None = None
+) -> Matrix:
+    """An array of one value, of the shape of another; `device`: None, or where that one is."""
+    known = x.dtype if dtype is None else dtype
+    made: Matrix = home("full_like", x).full(x.shape, fill_value, known, device=device)
     return made
 
 
-def zeros_like(x: Matrix, /, *, dtype: Any = None) -> Matrix:
+def zeros_like(x: Matrix, /, *, dtype: Any = None, device: str | None = None) -> Matrix:
     """An array of zeros, of the shape of another."""
-    return full_like(x, 0, dtype=dtype)
+    return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Matrix, /, *, dtype: Any = None) -> Matrix:
+def ones_like(x: Matrix, /, *, dtype: Any = None, device: str | None = None) -> Matrix:
     """An array of ones, of the shape of another."""
-    return full_like(x, 1, dtype=dtype)
+    return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Matrix, /, *, dtype: Any = None) -> Matrix:
+def empty_like(x: Matrix, /, *, dtype: Any = None, device: str | None = None) -> Matrix:
     """An array of the shape of another; its elements are zeros."""
-    return full_like(x, 0, dtype=dtype)
+    return full_like(x, 0, dtype=dtype, device=device)
 
 
 def broadcast_to(x: Matrix, /, shape: Sequence[int]) -> Matrix:
@@ -179,9 +182,19 @@ def count_nonzero(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> 
     return made
 
 
-def diff(x: Matrix, /, *, axis: int = -1, n: int = 1) -> Matrix:
-    """Differences of neighbours along an axis, taken n times."""
+def diff(
+    x: Matrix,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Matrix | None = None,
+    append: Matrix | None = None,
+) -> Matrix:
+    """Differences of neighbours along an axis, taken n times, of x with others before and behind it."""
     (along,) = reducing.axes_of("diff", axis, x.ndim)
+    parts = [one for one in (prepend, x, append) if one is not None]
+    x = concat(parts, axis=along) if len(parts) > 1 else x
     session, ahead = home("diff", x), (slice(None),) * along
     for _ in range(n):
         before = x[(*ahead, slice(0, max(x.shape[along] - 1, 0)))]

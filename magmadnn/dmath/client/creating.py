@@ -20,20 +20,42 @@ class Creating:
     """The part of a session that makes new arrays."""
 
     size: int
+    device: str
     _client_bytes: int
     _new: Callable[..., Matrix]
 
-    def array(self, values: Any, dtype: Any = None, layout: LayoutLike = "auto") -> Matrix:
+    def _on(self, name: str, device: str | None) -> None:
+        """Refuse a device that is not that of these workers."""
+        if device is not None and device != self.device:
+            raise ArgumentError(
+                f"{name}: these workers compute on {self.device!r}, got device={quoted(device)}: "
+                f"md.dmath.distributed(w, device=...) makes a session on another"
+            )
+
+    def array(
+        self,
+        values: Any,
+        dtype: Any = None,
+        layout: LayoutLike = "auto",
+        device: str | None = None,
+    ) -> Matrix:
         """Send an array to the workers, each its blocks.
 
         Args:
             values: an array, or what NumPy makes one of.
             dtype: None for that of the values.
             layout: a layout, such as `md.dmath.Rows()`; "auto" for rows over all workers.
+            device: None, or where the workers compute.
         """
+        self._on("array", device)
         if isinstance(values, Matrix) and id(values._session) == id(self):
             return values.to(None if layout == "auto" else layout, dtype)
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            raise ShapeError(
+                "array: rows of values differ in length: an array has as many in each"
+            ) from None
         if dtype is not None:
             array = array.astype(as_dtype(dtype), copy=False)
         known = as_dtype(array.dtype)
@@ -58,47 +80,83 @@ class Creating:
         )
 
     def full(
-        self, shape: Any, value: float, dtype: Any = "float64", layout: LayoutLike = "auto"
+        self,
+        shape: Any,
+        value: float,
+        dtype: Any = "float64",
+        layout: LayoutLike = "auto",
+        device: str | None = None,
     ) -> Matrix:
-        """An array of one value."""
+        """An array of one value; `device`: None, or where the workers compute."""
+        self._on("full", device)
         return self._made("full", shape, dtype, layout, value=value)
 
-    def zeros(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+    def zeros(
+        self,
+        shape: Any,
+        dtype: Any = "float64",
+        layout: LayoutLike = "auto",
+        device: str | None = None,
+    ) -> Matrix:
         """An array of zeros."""
-        return self._made("full", shape, dtype, layout, value=0)
+        return self.full(shape, 0, dtype, layout, device)
 
-    def ones(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+    def ones(
+        self,
+        shape: Any,
+        dtype: Any = "float64",
+        layout: LayoutLike = "auto",
+        device: str | None = None,
+    ) -> Matrix:
         """An array of ones."""
-        return self._made("full", shape, dtype, layout, value=1)
+        return self.full(shape, 1, dtype, layout, device)
 
-    def empty(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+    def empty(
+        self,
+        shape: Any,
+        dtype: Any = "float64",
+        layout: LayoutLike = "auto",
+        device: str | None = None,
+    ) -> Matrix:
         """An array whose elements are to be written: they are zeros."""
-        return self.zeros(shape, dtype, layout)
+        return self.full(shape, 0, dtype, layout, device)
 
-    def fftfreq(self, n: int, d: float = 1.0) -> Matrix:
+    def fftfreq(
+        self, n: int, *, d: float = 1.0, dtype: Any = None, device: str | None = None
+    ) -> Matrix:
         """Frequencies of the results of `md.dmath.fft.fft` of n samples at distances d, in cycles: [n].
 
         Those of `numpy.fft.fftfreq`: 0, 1, ..., then -n / 2 (rounded up) to -1, divided by n d.
         """
+        self._on("fftfreq", device)
         count, session = _count_of("fftfreq", n), self._session
         places = session.arange(0, count)
         moved = session.apply("where", places < (count + 1) // 2, places, places - count)
         made: Matrix = moved * (1.0 / (count * d))
-        return made
+        return made if dtype is None else made.astype(dtype, copy=False)
 
-    def rfftfreq(self, n: int, d: float = 1.0) -> Matrix:
+    def rfftfreq(
+        self, n: int, *, d: float = 1.0, dtype: Any = None, device: str | None = None
+    ) -> Matrix:
         """Frequencies of the results of `md.dmath.fft.rfft`: 0 to n / 2 (rounded down), divided by n d."""
+        self._on("rfftfreq", device)
         count = _count_of("rfftfreq", n)
         made: Matrix = self._session.arange(0, count // 2 + 1) * (1.0 / (count * d))
-        return made
+        return made if dtype is None else made.astype(dtype, copy=False)
 
     @property
     def _session(self) -> Any:
         return self
 
-    def from_dlpack(self, x: Any) -> Matrix:
+    def from_dlpack(
+        self, x: Any, /, *, device: str | None = None, copy: bool | None = None
+    ) -> Matrix:
         """Send an array of another library to the workers, read through `__dlpack__`."""
-        return self.array(np.from_dlpack(x))
+        if copy is False:
+            raise ArgumentError(
+                "from_dlpack: elements go to workers, so that a copy is made: leave copy out"
+            )
+        return self.array(np.from_dlpack(x), device=device)
 
     def linspace(
         self,
@@ -108,11 +166,12 @@ class Creating:
         dtype: Any = None,
         endpoint: bool = True,
         layout: LayoutLike = "auto",
+        device: str | None = None,
     ) -> Matrix:
         """`num` numbers from `start` to `stop`, evenly, as NumPy's; computed by the client and sent."""
         if isinstance(num, bool) or not isinstance(num, (int, np.integer)) or num < 0:
             raise ArgumentError(f"linspace: num must be a whole number from 0, got {quoted(num)}")
-        return self.array(np.linspace(start, stop, int(num), endpoint), dtype, layout)
+        return self.array(np.linspace(start, stop, int(num), endpoint), dtype, layout, device)
 
     def eye(
         self,
@@ -121,8 +180,10 @@ class Creating:
         k: int = 0,
         dtype: Any = "float64",
         layout: LayoutLike = "auto",
+        device: str | None = None,
     ) -> Matrix:
         """Ones on the diagonal, `k` places to the right of the main one."""
+        self._on("eye", device)
         shape = (rows, rows if columns is None else columns)
         return self._made("eye", shape, dtype, layout, k=k)
 
@@ -133,8 +194,10 @@ class Creating:
         step: float = 1,
         dtype: Any = None,
         layout: LayoutLike = "auto",
+        device: str | None = None,
     ) -> Matrix:
         """Numbers from `start` to before `stop`, as NumPy's."""
+        self._on("arange", device)
         if stop is None:
             start, stop = 0, start
         if step == 0:

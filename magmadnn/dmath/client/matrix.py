@@ -11,7 +11,7 @@ from magmadnn.dmath.functions import views
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.dmath.products.arithmetic import wire_name
-from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.errors import ArgumentError, ShapeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 
@@ -242,6 +242,40 @@ class Matrix:
         """A copy of another dtype; itself if it is of that dtype and `copy` is False."""
         return self if not copy and as_dtype(dtype) == self.dtype else self.to(dtype=dtype)
 
+    def to_device(self, device: str, /, *, stream: Any = None) -> Matrix:
+        """The array itself, as workers compute in one place.
+
+        Raises:
+            ArgumentError: for another device than theirs; elements go there by `other.array(np.asarray(x))`.
+        """
+        if device != self.device:
+            raise ArgumentError(
+                f"to_device: these workers compute on {self.device!r}, got {quoted(device)}: send "
+                f"the values to others, w.array(np.asarray(x))"
+            )
+        return self
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """All elements, gathered into this process, for another library to read."""
+        if copy is False:
+            raise ArgumentError(
+                "__dlpack__: elements lie on workers, so that a copy is made: leave copy out"
+            )
+        return np.asarray(self).__dlpack__(
+            stream=stream, max_version=max_version, dl_device=dl_device
+        )
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Where `__dlpack__` puts elements: this process's memory, (1, 0)."""
+        return 1, 0
+
     def copy(self) -> Matrix:
         """A copy in the same layout."""
         return self._session._new("copy", [self], self.shape, self.dtype)
@@ -345,6 +379,28 @@ def _reduction(name: str) -> Callable[..., Matrix]:
     ) -> Matrix:
         return self._session.reduce(name, self, axis=axis, keepdims=keepdims, layout=layout)
 
+    def typed(
+        self: Matrix,
+        axis: Any = None,
+        keepdims: bool = False,
+        layout: LayoutLike = None,
+        dtype: Any = None,
+    ) -> Matrix:
+        return self._session.reduce(name, self, axis, keepdims, layout, dtype)
+
+    def spread(
+        self: Matrix,
+        axis: Any = None,
+        keepdims: bool = False,
+        layout: LayoutLike = None,
+        correction: float = 0,
+    ) -> Matrix:
+        return self._session.reduce(name, self, axis, keepdims, layout, correction=correction)
+
+    if name in ("sum", "prod"):
+        method = typed
+    elif name in ("var", "std"):
+        method = spread
     method.__doc__ = f"As `md.dmath.{name}`."
     method.__name__ = name
     return method

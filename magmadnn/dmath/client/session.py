@@ -282,16 +282,22 @@ class Session(Creating):
         axis: Any = None,
         keepdims: bool = False,
         layout: LayoutLike = None,
+        dtype: Any = None,
         **settings: Any,
     ) -> Matrix:
-        """A reduction over axes."""
+        """A reduction over axes; `dtype`: of elements before, and of the result."""
+        correction = settings.get("correction", 0)
+        if isinstance(correction, bool) or not isinstance(correction, (int, float, np.number)):
+            raise ArgumentError(f"{name}: correction must be a number, got {quoted(correction)}")
+        if dtype is not None:
+            x = x.astype(dtype, copy=False)
         axes = reducing.axes_of(name, axis, x.ndim)
         if name in ("max", "min") and not all(x.shape[i] for i in axes):
             raise ShapeError(f"{name}: an axis of size 0 has no {name}, shape {x.shape}")
         shape = reducing.reduced_shape(x.shape, axes, keepdims)
         if self._fixed:
             settings["fixed"] = True
-        return self._new(
+        made = self._new(
             "reduce",
             [x],
             shape,
@@ -299,15 +305,15 @@ class Session(Creating):
             layout,
             **{"name": name, "axis": list(axes), "keepdims": bool(keepdims), **settings},
         )
+        return made if dtype is None else made.astype(dtype, copy=False)
 
-    def along(self, name: str, x: Matrix, axis: int = -1) -> Matrix:
+    def along(self, name: str, x: Matrix, axis: int = -1, **settings: Any) -> Matrix:
         """A function along one axis."""
         axes = reducing.axes_of(name, axis, x.ndim)
         lost = axes if name in ("argmax", "argmin") else ()
         shape = reducing.reduced_shape(x.shape, lost, False)
-        return self._new(
-            "along", [x], shape, reducing.reduced_dtype(name, x.dtype), name=name, axis=axes[0]
-        )
+        dtype = reducing.reduced_dtype(name, x.dtype)
+        return self._new("along", [x], shape, dtype, name=name, axis=axes[0], **settings)
 
     def matmul(
         self,

@@ -200,7 +200,8 @@ def mean(
     if name != "mean":
         off = apply("square", [apply("subtract", [wide, middle])])
         middle = apply(
-            "divide", [reduce("sum", off, axes, keepdims), float(count - correction) or np.nan]
+            "divide",
+            [reduce("sum", off, axes, keepdims), max(float(count - correction), 0.0) or np.nan],
         )
     if name == "std":
         middle = apply("sqrt", [middle])
@@ -227,12 +228,19 @@ def _on_first(layout: Layout) -> Layout:
     return Layout(layout.shape, tuple((0, n) for n in layout.shape), ((0,),), layout.workers)
 
 
-def along(name: str, x: Parts, axis: int = -1) -> Parts:
-    """A function along one axis, which is brought together on a worker first where it is cut."""
+def along(name: str, x: Parts, axis: int = -1, descending: bool = False) -> Parts:
+    """A function along one axis, which is brought together on a worker first where it is cut.
+
+    Args:
+        name: one of `ALONG`.
+        x: the array.
+        axis: along which.
+        descending: whether `sort` and `argsort` begin with the largest.
+    """
     (axis,) = axes_of(name, axis, x.ndim)
     layout = whole_along(x.layout, axis)
     x = remap(x, layout, share=True)
-    function = _along_function(name, x.team.xp)
+    function = _along_function(name, x.team.xp, descending)
     dtype = reduced_dtype(name, x.dtype)
     blocks = {n: function(b, axis).astype(dtype, copy=False) for n, b in x.blocks.items()}
     if name not in _LOST:
@@ -242,7 +250,7 @@ def along(name: str, x: Parts, axis: int = -1) -> Parts:
     return Parts(x.team, Layout(shape, cuts, layout.holders, layout.workers), dtype, blocks)
 
 
-def _along_function(name: str, xp: Any) -> Callable[[Any, int], Any]:
+def _along_function(name: str, xp: Any, descending: bool) -> Callable[[Any, int], Any]:
     def softmax(x: Any, axis: int) -> Any:
         e = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
         return e / xp.sum(e, axis=axis, keepdims=True)
@@ -260,4 +268,15 @@ def _along_function(name: str, xp: Any) -> Callable[[Any, int], Any]:
     if name in table:
         return table[name]
     plain = getattr(xp, name)
-    return lambda x, axis: plain(x, axis=axis)
+    if name not in ("sort", "argsort"):
+        return lambda x, axis: plain(x, axis=axis)
+    kind = {"kind": "stable"} if xp is np else {}  # CuPy's are stable without being told
+
+    def ordered(x: Any, axis: int) -> Any:
+        if not descending:
+            return plain(x, axis=axis, **kind)
+        # Of the reversed array, reversed again: so equal elements keep their order.
+        found = xp.flip(plain(xp.flip(x, axis), axis=axis, **kind), axis)
+        return found if name == "sort" else x.shape[axis] - 1 - found
+
+    return ordered
