@@ -155,9 +155,20 @@ def matmul(
 
 
 def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Matrix:
-    """Sum of products along an axis."""
+    """Sum of conj(a) b along an axis of both, of one size; other axes broadcast.
+
+    Raises:
+        ShapeError: if the axis differs in size.
+    """
     session = session_of("vecdot", a, b)
-    return session.reduce("sum", session.apply("multiply", a, b), axis=axis)
+    left, right = session._arrays("vecdot", [a, b])
+    sizes = [x.shape[axis] if -x.ndim <= axis < x.ndim else None for x in (left, right)]
+    if sizes[0] is None or sizes[0] != sizes[1]:
+        raise ShapeError(f"vecdot: axis {axis} of shapes {left.shape} and {right.shape} differs")
+    first = session.apply("conj", left) if left.dtype.kind == "c" else left
+    dtype = np.result_type(left.dtype, right.dtype)
+    summed = session.reduce("sum", session.apply("multiply", first, right), axis=axis)
+    return summed.astype(dtype, copy=False)
 
 
 def dot(a: Any, b: Any, /) -> Matrix:
@@ -185,8 +196,9 @@ def _square(name: str, a: Matrix) -> None:
 
 
 def cholesky(a: Matrix, /, *, upper: bool = False, layout: LayoutLike = None) -> Matrix:
-    """The lower factor L of a symmetric positive definite matrix, A = L L^T, or `upper` L^T; reads the lower
-    triangle.
+    """The lower factor L of a positive definite matrix, A = L L^H, from its lower triangle.
+
+    With `upper` the factor L^H, from the upper triangle.
 
     Computed in panels of columns that workers own in turn; the result lies so unless `layout` says
     otherwise. float32 for halves, float64 for integers.
@@ -196,9 +208,9 @@ def cholesky(a: Matrix, /, *, upper: bool = False, layout: LayoutLike = None) ->
     """
     session = session_of("cholesky", a)
     _square("cholesky", a)
-    made = session._new("cholesky", [a], a.shape, _factored_dtype(a))
-    if upper:
-        made = session.apply("conj", made).mT if made.dtype.kind == "c" else made.mT
+    given = a.mT if upper else a  # of the transposed matrix the lower factor, transposed
+    made = session._new("cholesky", [given], a.shape, _factored_dtype(a))
+    made = made.mT if upper else made
     return made if layout is None else made.to(layout)
 
 

@@ -53,7 +53,10 @@ S = A.T @ A + np.eye(4)
 N, T = DRAW.integers(0, 7, (5, 4)), DRAW.integers(0, 2, (5, 4)).astype(bool)
 V = DRAW.uniform(-1, 1, 6)
 M = DRAW.uniform(-1, 1, (5, 5))
+BYTES = DRAW.integers(0, 4, (5, 6)).astype(np.uint8)  # with equal ones
 P, Q = DRAW.uniform(-1, 1, (2, 5, 3)), DRAW.uniform(-1, 1, (3, 2, 7))
+Z = A + 1j * B
+H = Z.conj().T @ Z + np.eye(4)
 d, f = md.dmath, md.dmath.fft
 Case = tuple[Callable[..., Any], Any]
 # By name: ours, of the arrays that workers have, and what NumPy gives.
@@ -411,3 +414,91 @@ def test_arrays_go_to_other_libraries_and_stay_on_their_device() -> None:
         d.var(x, correction="1")
     with pytest.raises(md.errors.ArgumentError, match="ord must be"):
         d.matrix_norm(x, ord=3)
+
+
+# what the standard's keywords ask for, beside the names
+KEYWORDS: dict[str, Case] = {
+    "sum dtype": (lambda w: d.sum(w(N), axis=0, dtype="float32"), N.sum(axis=0, dtype=np.float32)),
+    "prod dtype": (lambda w: d.prod(w(A), dtype="float32"), A.astype(np.float32).prod()),
+    "sum uint8": (lambda w: d.sum(w(BYTES), axis=1), BYTES.sum(axis=1, dtype=np.int64)),
+    "var": (lambda w: d.var(w(A), axis=0, correction=1.5), np.var(A, axis=0, ddof=1.5)),
+    "std": (lambda w: d.std(w(A), correction=1, keepdims=True), np.std(A, ddof=1, keepdims=True)),
+    "cumulative_sum": (
+        lambda w: d.cumulative_sum(w(N), axis=0, include_initial=True, dtype="float64"),
+        np.cumulative_sum(N, axis=0, include_initial=True, dtype=np.float64),
+    ),
+    "cumulative_prod": (
+        lambda w: d.cumulative_prod(w(V), include_initial=True), np.cumulative_prod(V, include_initial=True)
+    ),
+    "sort": (lambda w: d.sort(w(A), axis=0, descending=True), -np.sort(-A, axis=0)),
+    "argsort": (
+        lambda w: d.argsort(w(BYTES), descending=True), np.argsort(-BYTES.astype(int), kind="stable")
+    ),
+    "argsort equal": (lambda w: d.argsort(w(BYTES), axis=0), np.argsort(BYTES, axis=0, kind="stable")),
+    "argmax": (lambda w: d.argmax(w(A)), A.argmax()),
+    "argmin": (lambda w: d.argmin(w(A), axis=1, keepdims=True), A.argmin(axis=1, keepdims=True)),
+    "argmax keepdims": (lambda w: d.argmax(w(P), keepdims=True), P.argmax(keepdims=True)),
+    "flip": (lambda w: d.flip(w(P)), np.flip(P)),
+    "flip axes": (lambda w: d.flip(w(P), axis=(0, 2)), np.flip(P, (0, 2))),
+    "clip min": (lambda w: d.clip(w(A), 0.5), A.clip(0.5)),
+    "clip max": (lambda w: d.clip(w(A), max=0.5), A.clip(max=0.5)),
+    "clip none": (lambda w: d.clip(w(A)), A),
+    "diff": (
+        lambda w: d.diff(w(A), prepend=w(B[:, :2]), append=w(A[:, :1])),
+        np.diff(A, prepend=B[:, :2], append=A[:, :1]),
+    ),
+    "vecdot": (lambda w: d.vecdot(w(Z), w(V[:4])), np.vecdot(Z, V[:4])),
+    "cross": (lambda w: d.cross(w(P), w(V[:3])), np.cross(P, V[:3])),
+    "trace": (lambda w: d.trace(w(A), dtype="float32"), np.trace(A.astype(np.float32), dtype=np.float32)),
+    "cholesky": (lambda w: d.cholesky(w(np.triu(S)), upper=True), np.linalg.cholesky(S).T),
+    "cholesky complex": (
+        lambda w: d.matmul(d.conj(d.cholesky(w(H), upper=True)).T, d.cholesky(w(H), upper=True)), H
+    ),
+    "roll": (lambda w: d.roll(w(A), 3), np.roll(A, 3)),
+    "concat": (lambda w: d.concat([w(A), w(V)], axis=None), np.concatenate([A, V], axis=None)),
+    "repeat": (
+        lambda w: d.repeat(w(A), w(np.array([2, 0, 1, 3, 1])), axis=0), np.repeat(A, [2, 0, 1, 3, 1], 0)
+    ),
+    "fftfreq": (lambda w: w.home.fftfreq(7, d=0.5, dtype="float32"), np.fft.fftfreq(7, 0.5).astype("f4")),
+    **{
+        f"vector_norm {k}": (
+            lambda w, k=k: d.vector_norm(w(A - 0.5), axis=1, ord=k), np.linalg.norm(A - 0.5, ord=k, axis=1)
+        )
+        for k in (0, 1, 2, 2.5, -1, np.inf, -np.inf)
+    },
+    **{
+        f"matrix_norm {k}": (
+            lambda w, k=k: d.matrix_norm(w(P), ord=k, keepdims=True),
+            np.linalg.norm(P, ord=k, axis=(1, 2), keepdims=True),
+        )
+        for k in ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KEYWORDS)
+def test_keywords_of_the_standard(two: Any, case: str) -> None:
+    function, expected = KEYWORDS[case]
+    for home in (two, md.workers.Workers(0)):
+        found, expected = np.asarray(function(Workers(home))), np.asarray(expected)
+        assert found.shape == expected.shape and found.dtype == expected.dtype
+        np.testing.assert_allclose(
+            found, expected, rtol=1e-5 if found.dtype == np.float32 else 1e-13
+        )
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "vecdot": (lambda x: d.vecdot(x, x[:, :1]), "vecdot: axis -1 of shapes (5, 4) and (5, 1) differs"),
+    "vector_norm": (lambda x: d.vector_norm(x, ord="fro"), "vector_norm: ord must be a number, got 'fro'"),
+    "var": (lambda x: d.var(x, correction="1"), "var: correction must be a number, got '1'"),
+    "repeat": (lambda x: d.repeat(x, [1, 2], axis=0), "repeat: repeats must be whole numbers from 0, 1 or 5"),
+    "argmax": (lambda x: d.argmax(x[:0], axis=0), "argmax: an axis of size 0 has no argmax, shape (0, 4)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes(case: str) -> None:
+    wrong, text = MISTAKES[case]
+    with pytest.raises(md.errors.MagmaDNNError) as error:
+        wrong(md.workers.Workers(0).array(A))
+    assert str(error.value).startswith(text)

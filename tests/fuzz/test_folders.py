@@ -136,6 +136,7 @@ def trained(tmp_path: Path) -> tuple[Callable[[], Fit], dict[str, bytes]]:
     return lambda: fits[0], files
 
 
+@pytest.mark.long
 def test_checkpoints_sealed_anew_leave_the_training_as_it_was(
     fuzz: Fuzz, tmp_path: Path, trained: tuple[Callable[[], Fit], dict[str, bytes]]
 ) -> None:

@@ -69,7 +69,7 @@ def trained(
         {"validation_split": 0.1},
         {"sample_weight": WEIGHTS},
         {"accumulate": 3},
-        {"shards": 13},
+        pytest.param({"shards": 13}, marks=pytest.mark.long),
     ],
     ids=["validated", "weighted", "accumulated", "13 shards"],
 )

@@ -116,6 +116,7 @@ def command(folder: Path, *words: str) -> Any:
     )
 
 
+@pytest.mark.long
 def test_the_command_line_splits_layers(tmp_path: Path) -> None:
     """`--parallel auto` says what it takes; hybrid gives what two other processes do but for rounding."""
     pytest.importorskip("mpi4py")

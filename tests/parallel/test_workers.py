@@ -184,6 +184,7 @@ def test_weights_lie_in_layouts_on_workers_and_are_arrays_there() -> None:
     assert model.epochs_done == 2
 
 
+@pytest.mark.long
 def test_checkpoints_of_layouts_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
     """The same bits as one rank, whatever layouts and how many workers."""
     pytest.importorskip("mpi4py")

@@ -106,7 +106,10 @@ def expected() -> tuple[list[str], list[list[float]]]:
     return EXPECTED[0]
 
 
-@pytest.mark.parametrize("room_for, most", [(1.0, 1), (2.7, 2), (5.0, 5), (7.0, COUNT)])
+@pytest.mark.parametrize(
+    "room_for, most",
+    [pytest.param(1.0, 1, marks=pytest.mark.long), (2.7, 2), (5.0, 5), (7.0, COUNT)],
+)
 def test_as_many_as_have_room_are_under_way(counted: list[int], room_for: float, most: int) -> None:
     bits, losses = expected()
     counted[0], models = 0, made()
@@ -118,6 +121,7 @@ def test_as_many_as_have_room_are_under_way(counted: list[int], room_for: float,
     assert all((m._step is None) == (most < COUNT) for m in models)
 
 
+@pytest.mark.long
 def test_a_further_fit_goes_on_from_the_optimiser_of_a_wave() -> None:
     waves, whole = made(), made()
     for _ in range(2):

@@ -42,15 +42,17 @@ def reshape(x: Matrix, /, shape: int | Sequence[int], *, copy: bool | None = Non
     return made
 
 
-def repeat(x: Matrix, repeats: int, /, *, axis: int | None = None) -> Matrix:
+def repeat(x: Matrix, repeats: Any, /, *, axis: int | None = None) -> Matrix:
     """Each element several times behind itself along an axis; of all elements in a row for None.
 
     Args:
         x: any array.
-        repeats: how often, from 0; the same for all elements.
+        repeats: how often, from 0: a number, or one for each place of the axis, which come to the client.
         axis: None for the vector of all elements.
     """
     session = home("repeat", x)
+    if isinstance(repeats, (Matrix, np.ndarray, list, tuple)):
+        return _repeated(x, np.asarray(repeats), axis)
     if isinstance(repeats, bool) or not isinstance(repeats, (int, np.integer)) or repeats < 0:
         raise ArgumentError(f"repeat: repeats must be a whole number from 0, got {quoted(repeats)}")
     if axis is None:
@@ -61,6 +63,22 @@ def repeat(x: Matrix, repeats: int, /, *, axis: int | None = None) -> Matrix:
     made: Matrix = session.full(shape, 0, x.dtype)
     for first in range(int(repeats) if x.size else 0):
         made[(*(slice(None),) * along, slice(first, None, int(repeats)))] = x
+    return made
+
+
+def _repeated(x: Matrix, counts: np.ndarray[Any, Any], axis: int | None) -> Matrix:
+    """`repeat` with a count for each place of the axis."""
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    (along,) = reducing.axes_of("repeat", axis, x.ndim)
+    fits = counts.ndim == 1 and counts.size in (1, x.shape[along])
+    if not fits or counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise ArgumentError(
+            f"repeat: repeats must be whole numbers from 0, 1 or {x.shape[along]} of them for axis {along}, "
+            f"got {counts.dtype} of shape {counts.shape}"
+        )
+    places = np.repeat(np.arange(x.shape[along]), counts)
+    made: Matrix = take(x, home("repeat", x).array(places), axis=along)
     return made
 
 

@@ -79,16 +79,16 @@ def broadcast_arrays(*arrays: Matrix) -> list[Matrix]:
 
 
 def concat(arrays: Sequence[Matrix], /, *, axis: int | None = 0) -> Matrix:
-    """Arrays one behind the other along an axis.
+    """Arrays one behind the other along an axis; None: as vectors of all their elements.
 
     Raises:
-        ShapeError: if other axes differ, or `axis` is None and arrays are no vectors.
+        ShapeError: if other axes differ.
     """
     if not arrays:
         raise ShapeError("concat: no arrays are given")
     session, first = home("concat", arrays[0]), arrays[0]
     if axis is None and any(x.ndim != 1 for x in arrays):
-        raise ShapeError("concat: axis=None is for vectors")
+        return concat([session.reshape(x, (x.size,)) for x in arrays])
     (along,) = reducing.axes_of("concat", 0 if axis is None else axis, first.ndim)
     rest = [x.shape[:along] + x.shape[along + 1 :] for x in arrays]
     if any(x.ndim != first.ndim for x in arrays) or any(one != rest[0] for one in rest):
@@ -124,13 +124,11 @@ def unstack(x: Matrix, /, *, axis: int = 0) -> tuple[Matrix, ...]:
 
 
 def roll(x: Matrix, /, shift: Any, *, axis: Any = None) -> Matrix:
-    """Elements moved along axes; those that leave at the end come in at the beginning.
-
-    Raises:
-        ShapeError: without `axis` for more than one axis.
-    """
+    """Elements moved along axes, or in the flattened array (None); what leaves comes in at the other end."""
     if axis is None and x.ndim != 1:
-        raise ShapeError("roll: name the axis: arrays on workers are not flattened")
+        session = home("roll", x)
+        made: Matrix = session.reshape(roll(session.reshape(x, (x.size,)), shift), x.shape)
+        return made
     axes = (0,) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
     shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
     for one, by in zip(axes, shifts, strict=True):

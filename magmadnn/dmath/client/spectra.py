@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from magmadnn.dmath.client.arranging import reshape
-from magmadnn.dmath.client.combining import home, stack
+from magmadnn.dmath.client.combining import broadcast_arrays, home, stack
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import reducing
 from magmadnn.dmath.functions.factors import computed_dtype
@@ -193,14 +193,19 @@ def _tolerance(name: str, rtol: Any) -> float | None:
 
 
 def cross(x1: Matrix, x2: Matrix, /, *, axis: int = -1) -> Matrix:
-    """The cross product of vectors of three elements along an axis of both arrays, of equal shapes.
+    """The cross product of vectors of three elements along an axis of both arrays, which broadcast.
 
     Raises:
-        ShapeError: if the axis has another size, or shapes differ.
+        ShapeError: if the axis has another size in one of them, or shapes do not broadcast.
     """
     session = home("cross", x1)
+    sizes = {x.shape[axis] for x in (x1, x2) if -x.ndim <= axis < x.ndim}
+    if x1.shape != x2.shape and sizes == {3}:
+        x1, x2 = broadcast_arrays(x1, x2)
     if x1.shape != x2.shape:
-        raise ShapeError(f"cross: shapes {x1.shape} and {x2.shape} differ")
+        raise ShapeError(
+            f"cross: shapes {x1.shape} and {x2.shape} have no vectors of 3 along axis {axis}"
+        )
     (along,) = reducing.axes_of("cross", axis, x1.ndim)
     if x1.shape[along] != 3:
         raise ShapeError(f"cross: axis {axis} must have 3 elements, shape {x1.shape}")

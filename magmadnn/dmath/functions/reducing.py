@@ -73,7 +73,7 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> 
 
 @lru_cache(maxsize=1024)
 def reduced_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype after a reduction, NumPy's."""
+    """The dtype after a reduction, NumPy's; int64 for sums of uint8, as there is no uint64 here."""
     if name in ("argmax", "argmin", "argsort"):
         return np.dtype(np.int64)
     if name in ("softmax", "log_softmax"):
@@ -81,7 +81,7 @@ def reduced_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     made: np.dtype[Any] = np.asarray(
         getattr(np, "mean" if name in MEANS else name)(np.ones(1, dtype))
     ).dtype
-    return made
+    return np.dtype(np.int64) if made == np.uint64 else made
 
 
 @lru_cache(maxsize=512)
