@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from secrets import token_hex
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +18,8 @@ from magmadnn.workflow.tuples.client import TupleClient
 from magmadnn.workflow.tuples.payload import array_of, pack, unpack
 from magmadnn.workflow.tuples.segments import FOLDER, Mappings, Segments, can_share, write_new
 from magmadnn.workflow.tuples.server import Server
+
+NAME = f"magmadnn-test-{token_hex(4)}"  # of shared memory: what a killed run has left is no other's
 
 VALUES = [
     np.arange(7, dtype=np.int16),
@@ -64,7 +67,7 @@ class Net:
     def __init__(self, memory: int | None = None, shared: bool = False) -> None:
         self.sent: list[tuple[int, m.Message]] = []
         self.told: list[dict[str, Any]] = []
-        segments = Segments("magmadnn-test-s0") if shared else None
+        segments = Segments(f"{NAME}-s0") if shared else None
         self.segments = segments
         send = lambda data, to: self.sent.append((to, m.Message(bytearray(data))))  # noqa: E731  # short
         self.server = Server(0, memory, segments, send, self.told.append)
@@ -204,7 +207,7 @@ class Wire:
         self.servers = {1 + k: self.server(k) for k in range(3)}
 
     def server(self, number: int) -> Server:
-        segments = Segments(f"magmadnn-test-s{number}") if self.shared else None
+        segments = Segments(f"{NAME}-s{number}") if self.shared else None
         send = lambda data, to: self.arrived.append(bytearray(data))  # noqa: E731  # short
         return Server(number, self.memory, segments, send, print)
 
@@ -241,7 +244,7 @@ def sharing() -> Iterator[Wire]:
     for server in wire.servers.values():
         assert server._segments is not None
         server._segments.close()
-    assert not list(FOLDER.glob("magmadnn-test-*"))
+    assert not list(FOLDER.glob(f"{NAME}-*"))
 
 
 def test_all_servers_are_asked_before_anything_is_written(
@@ -281,7 +284,7 @@ def test_one_full_server_refuses_all_parts(sharing: Wire) -> None:
     for number, server in enumerate(sharing.servers.values()):
         assert server._taken() == (400_001 if number == 1 else 0)
         assert server.store.statistics()["held"] == (number == 1)
-    assert not list(FOLDER.glob("magmadnn-test-*"))
+    assert not list(FOLDER.glob(f"{NAME}-*"))
     other.get("y")
     client.dist_put("x", bytes(900_000))
     assert client.dist_get("x") == bytes(900_000)
@@ -297,7 +300,7 @@ def test_where_there_are_no_pages_left_data_travels_by_message(
     monkeypatch.setattr(os, "pwrite", full)
     value = np.arange(50_021)
     client.put("x", value)
-    assert not list(FOLDER.glob("magmadnn-test-*"))
+    assert not list(FOLDER.glob(f"{NAME}-*"))
     assert np.array_equal(client.get("x"), value)
 
 

@@ -179,14 +179,14 @@ def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
     """
     point = {name: as_tuples(value) for name, value in record["point"].items()}
     job = Job(record["trial"], record["cohort"], record["rung"], point, tuple(record["epochs"]))
-    numbers = (*job.key, *job.epochs, len(job.epochs) - job.rung)
-    if (
-        not all(type(n) is int and 0 <= n < _MOST for n in numbers)
-        or len(job.epochs) != job.rung + 1
-    ):
-        raise ValueError("numbers of a job")
-    if record["state"] not in STATES or not all(type(v) in (int, float) for v in record["values"]):
-        raise ValueError("state and values")
+    for number in (job.cohort, job.rung, job.trial, *job.epochs):
+        if type(number) is not int or not 0 <= number < _MOST:
+            raise ValueError("numbers of a job")
+    if len(job.epochs) != job.rung + 1 or record["state"] not in STATES:
+        raise ValueError("numbers of a job, and its state")
+    for value in record["values"]:
+        if type(value) is not float and type(value) is not int:
+            raise ValueError("values")
     if type(record["reason"]) is not str or type(record["rises"]) is not dict:
         raise ValueError("reason and rises")
     retried = record.get("retried", 0)
