@@ -11,6 +11,7 @@ from magmadnn.comm import Communicator, bound
 from magmadnn.graph.op import Array
 from magmadnn.optim import StepSlices
 from magmadnn.optim.inputs import Settings
+from magmadnn.parallel.way import even_rows
 from magmadnn.runtime import Executable
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ class PlacedSlices(StepSlices):
 
     def _own(self, order: Array, count: int) -> Array:
         """This rank's rows of whole batches."""
-        batches, rank = order.reshape(count, -1), self._step.communicator.rank  # type: ignore[attr-defined]
+        step: Any = self._step
+        batches = order.reshape(count, -1)
         if batches.shape[1] == self._own_rows:
             return order
-        own = batches[:, rank * self._own_rows : (rank + 1) * self._own_rows]
+        own = batches[:, even_rows(step.communicator, batches.shape[1])]
         return np.ascontiguousarray(own).reshape(-1)

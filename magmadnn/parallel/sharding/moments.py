@@ -33,9 +33,10 @@ class PartedStateStep(PlacedStep):
 
 def step_of(way: Any, *arguments: Any, device: str = "cpu", **named: Any) -> RanksStep:
     """The step of a rank: on GPUs one program, on the CPU one whose bits do not depend on ranks."""
+    if device == "cpu":
+        return ShardedStep(way, *arguments, device=device, **named)
     way.settle(device)
-    made = ShardedStep if device == "cpu" else PartedStateStep
-    return made(way, *arguments, device=device, **named)
+    return PartedStateStep(way, *arguments, device=device, **named)
 
 
 def _axis(slot: Node, ranks: int) -> int | None:
