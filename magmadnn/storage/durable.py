@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -326,9 +327,11 @@ def _remove_aside(aside: Path, target: Path, mark: str) -> None:
 
 def _check_free(target: Path, files: Collection[str], replace: bool) -> None:
     """Raises `FileError` unless `target` is free, an empty folder, or ours and to be replaced."""
-    if not target.exists():
+    try:
+        is_folder = stat.S_ISDIR(target.stat().st_mode)  # asked once: another process may replace it
+    except FileNotFoundError:
         return
-    if not target.is_dir():
+    if not is_folder:
         raise FileError(
             f"cannot write {shown(target)}: it is a file, expected a folder; choose another name"
         )

@@ -52,6 +52,26 @@ def test_file_is_made_and_replaced_with_the_folders_above_it(tmp_path: Path) -> 
     assert names(path.parent) == ["file"]
 
 
+def test_a_folder_that_another_process_moves_aside_after_it_was_seen_is_not_taken_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "model"
+    write_folder(target, FILES)
+    seen = Path.stat
+
+    def stat_then_move(path: Path, **how: bool) -> os.stat_result:
+        found = seen(path, **how)
+        if path == target and target.name in os.listdir(tmp_path):
+            os.rename(target, tmp_path / "aside")
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat_then_move)
+    write_folder(target, FILES, replace=True)
+    monkeypatch.undo()
+    assert read_folder(target) == FILES
+    assert names(tmp_path) == ["aside", "model"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 def test_what_is_added_to_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     import resource
