@@ -21,7 +21,7 @@ from magmadnn.workflow.description.cores import Cores, as_mask, cores_here, of_m
 from magmadnn.workflow.description.history import History
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.client import TupleClient
-from magmadnn.workflow.tuples.mail import KEEN, Mail, Pause
+from magmadnn.workflow.tuples.mail import KEEN, LOOKS, Mail, Pause
 from magmadnn.workflow.tuples.segments import Segments, can_share, remove_all
 from magmadnn.workflow.tuples.server import Server
 
@@ -147,7 +147,7 @@ def _serve(folder: Folder, number: int, control: Mail, space: Mail, prefix: str)
     pause, count = Pause(spins=KEEN), 0
     try:
         while not server.ended:
-            found = space.receive()
+            found = space.receive(LOOKS)
             count += 1
             if found is not None:
                 server.handle(*found)

@@ -19,13 +19,18 @@ import numpy as np
 from magmadnn.errors import ArgumentError, DataError, WorkflowError, quoted
 
 from . import messages as m
-from .mail import KEEN, Mail, Pause
+from .mail import KEEN, LOOKS, Mail, Pause
 from .payload import array_of, pack, unpack
 from .segments import Mappings, can_share, write_new
 
 _HOME = str(Path(__file__).parents[1])
 _LONGEST = 1000  # bytes of a tag
 _FRONTS = 1024  # beginnings of messages that a client remembers
+
+_Front = tuple[int, bytes, Any]
+"""A tag's server, how messages to it begin, and the dtype of the arrays that they hold."""
+
+_UNKNOWN: _Front = (0, b"", None)
 
 
 class TupleClient:
@@ -57,7 +62,7 @@ class TupleClient:
         self._answers: dict[int, m.Message] = {}
         self._maps = Mappings()
         self._freed: deque[tuple[int, str]] = deque()
-        self._fronts: dict[tuple[Any, ...], tuple[int, bytes]] = {}
+        self._fronts: dict[tuple[Any, ...], _Front] = {}
 
     def begin(self, run: int, keeps: bool) -> None:
         """Work for another run."""
@@ -75,17 +80,17 @@ class TupleClient:
             return
         if self._freed:
             self.flush()
-        kind = (tag, value.dtype, value.shape)
-        if (known := self._fronts.get(kind)) is None:
-            known = self._known(kind, m.packed(m.PUT, run=self.run, tag=tag, words=pack(value)[0]))
-        server, front = known
+        server, front, dtype = self._fronts.get((tag, value.shape), _UNKNOWN)
+        if dtype is not value.dtype:
+            raw = m.packed(m.PUT, run=self.run, tag=tag, words=pack(value)[0])
+            server, front, _ = self._known((tag, value.shape), raw, value.dtype)
         self.puts += 1
         self.moved += value.nbytes
         self._mail.send(front + value.tobytes(), server)
 
-    def _known(self, kind: tuple[Any, ...], front: bytes) -> tuple[int, bytes]:
+    def _known(self, kind: tuple[Any, ...], front: bytes, dtype: Any = None) -> _Front:
         """Remember the server of a tag, which comes first in `kind`, and how messages to it begin."""
-        found = self._server(kind[0]), front
+        found = self._server(kind[0]), front, dtype
         if len(self._fronts) == _FRONTS:
             self._fronts.clear()
         self._fronts[kind] = found
@@ -225,8 +230,8 @@ class TupleClient:
             raise ArgumentError(f"tag must be a text of 1 to {_LONGEST} bytes, got {quoted(tag)}")
         return self._servers[crc32(tag.encode()) % len(self._servers)]
 
-    def _look(self) -> bool:
-        found = self._mail.receive()
+    def _look(self, looks: int = 1) -> bool:
+        found = self._mail.receive(looks)
         if found is None:
             return False
         message = m.Message(found[1])
@@ -235,10 +240,20 @@ class TupleClient:
 
     def _wait(self, request: int, timeout: float | None = None, tag: str = "") -> m.Message:
         """The answer to a request, which is no error."""
-        answer = self._arrived(request, timeout, tag)
+        answer = self._soon(request) or self._arrived(request, timeout, tag)
         if answer.operation == m.ERROR:
             raise WorkflowError(answer.words.decode())
         return answer
+
+    def _soon(self, request: int) -> m.Message | None:
+        """The answer to a request, if it comes before others should run."""
+        if request in self._answers or (found := self._mail.receive(LOOKS)) is None:
+            return None
+        message = m.Message(found[1])
+        if message.request == request:
+            return message
+        self._answers[message.request] = message
+        return None
 
     def _arrived(self, request: int, timeout: float | None = None, tag: str = "") -> m.Message:
         """The answer to a request; where that takes long and is for a tag, the server is told the line."""
@@ -263,8 +278,9 @@ class TupleClient:
     def _value(self, answer: m.Message, take: bool) -> Any:
         if answer.operation != m.VALUE:
             return unpack(answer.words, self._data(answer, take))
-        self._count(answer, take, len(answer.raw) - answer.begin)
-        return unpack(answer.words, answer.raw, answer.begin)
+        raw, begin = answer.raw, answer.begin
+        self._count(answer, take, len(raw) - begin)
+        return unpack(answer.words, raw, begin)
 
     def _count(self, answer: m.Message, take: bool, size: int) -> None:
         self.moved += size

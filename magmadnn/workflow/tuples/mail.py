@@ -11,7 +11,9 @@ import os
 import time
 from typing import Any
 
-_LOOKS = 32  # about 15 us of them, before others may run: they might for a whole slice of the scheduler's
+LOOKS = 32
+"""Looks, about 15 us of them, before others may run: they might for a whole slice of the scheduler's."""
+
 _SPINS = 200
 KEEN = 800
 """Looks, about 0.3 ms of them, before somebody sleeps who expects an answer or a request at once."""
@@ -20,7 +22,7 @@ _PATIENT = 200  # sleeps after which a process has long had nothing to do
 
 _ROOM = 80 << 10  # bytes of the buffer; tuples up to `messages.SMALL` fit
 _SMALL, _LARGE = 0, 1  # tags of MPI
-_MANY = 16  # messages on their way before it is looked which have arrived
+_MANY = 16  # messages on their way before it is looked which have arrived, whatever else there is to do
 
 
 class Pause:
@@ -43,7 +45,7 @@ class Pause:
         """Wait a little; whether it slept."""
         self._count += 1
         if self._count <= self._spins:
-            if self._count > _LOOKS:
+            if self._count > LOOKS:
                 os.sched_yield()
             return False
         time.sleep(self._sleep)
@@ -72,7 +74,8 @@ class Mail:
         self._room = bytearray(_ROOM)
         if not ulfm:
             self._posted = comm.Recv_init([self._room, MPI.BYTE], MPI.ANY_SOURCE, _SMALL)
-            self._posted.Start()
+            self._test, self._start = self._posted.Test, self._posted.Start
+            self._start()
 
     def send(self, data: bytes | bytearray, to: int) -> None:
         """Send; returns at once. `data` may not be changed. What goes to a lost rank is gone."""
@@ -85,12 +88,20 @@ class Mail:
             tag = _LARGE
         self._sent.append((self.comm.Isend(data, to, tag), data))
         if tag or len(self._sent) > _MANY:
-            self._sent = [one for one in self._sent if not one[0].Test()]
+            self._forget_sent()
 
-    def receive(self) -> tuple[int, bytearray] | None:
-        """The rank that sent a message, and the message; None where none has come."""
+    def receive(self, looks: int = 1) -> tuple[int, bytearray] | None:
+        """The rank that sent a message, and the message; None where none has come in so many looks."""
         if not self._ulfm:
-            return self._receive()
+            test, status = self._test, self._status
+            if test(status):
+                return self._received()
+            if self._sent:
+                self._forget_sent()  # there is time for it
+            for _ in range(looks - 1):
+                if test(status):
+                    return self._received()
+            return None
         try:
             return self._ask_for_one()
         except self._mpi.Exception as error:
@@ -102,13 +113,14 @@ class Mail:
             self.lost |= set(places)
             return None
 
-    def _receive(self) -> tuple[int, bytearray] | None:
+    def _forget_sent(self) -> None:
+        self._sent = [one for one in self._sent if not one[0].Test()]
+
+    def _received(self) -> tuple[int, bytearray] | None:
         status = self._status
-        if not self._posted.Test(status):
-            return None
         source, size = status.Get_source(), status.Get_count(self._byte)
         data = self._room[:size]
-        self._posted.Start()
+        self._start()
         if size:
             return source, data
         if source < 0:  # a signal came between a message and `Start`: nothing was asked for

@@ -10,7 +10,9 @@ from typing import Any
 
 # operation, flags, bytes of the tag, bytes of words, where the data begins, numbers of request and run
 HEAD = Struct("<BBHIIQI")
-_SIZE = HEAD.size
+SIZE = HEAD.size
+"""Bytes of the head; the tag comes next."""
+
 _REQUEST = Struct("<Q")
 _AT_REQUEST = 12
 _ALIGNED = 16  # bytes, as memory of an array made here is
@@ -60,12 +62,12 @@ class Message:
     @property
     def tag(self) -> str:
         """Of the tuple."""
-        return self.raw[_SIZE : _SIZE + self._tag].decode()
+        return self.raw[SIZE : SIZE + self._tag].decode()
 
     @property
     def words(self) -> bytes:
         """About the data, or a text."""
-        end = _SIZE + self._tag
+        end = SIZE + self._tag
         return bytes(self.raw[end : end + self._words])
 
     @property
@@ -86,7 +88,7 @@ def packed(
 ) -> bytes:
     """A message as bytes."""
     name = tag.encode() if isinstance(tag, str) else tag
-    end = _SIZE + len(name) + len(words)
+    end = SIZE + len(name) + len(words)
     begin = -(-end // _ALIGNED) * _ALIGNED
     head = HEAD.pack(operation, flags, len(name), len(words), begin, request, run)
     return b"".join((head, name, words, bytes(begin - end), data))
@@ -101,6 +103,6 @@ def for_request(front: bytes, request: int) -> bytearray:
 
 def make_answer(raw: bytearray, request: int) -> bytearray:
     """Make the PUT that has brought a tuple the VALUE that answers a request."""
-    raw[0], raw[1] = VALUE, 0
+    raw[0] = VALUE
     _REQUEST.pack_into(raw, _AT_REQUEST, request)
     return raw

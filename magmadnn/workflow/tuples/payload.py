@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -51,18 +52,17 @@ def unpack(words: bytes, data: Any, begin: int = 0) -> Any:
         DataError: it is nothing that `pack` made.
     """
     try:
-        kind = words[:1]
-        if kind == b"b":
+        kind, shape, dtype, size = _parsed(words)
+        if kind == "b":
             return bytes(memoryview(data)[begin:])
-        if kind == b"j":
+        if kind == "j":
             return json.loads(bytes(memoryview(data)[begin:]))
-        if kind not in (b"a", b"c"):
-            raise ValueError("unknown kind")
-        sizes, dtype = _parsed(words)
-        array = np.frombuffer(data, dtype, -1, begin).reshape(sizes)
+        if size != len(data) - begin:
+            raise ValueError(f"{len(data) - begin} bytes where {size} are needed")
+        array: Any = np.ndarray(shape, dtype, data, begin)
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"get: what arrived is no tuple: {quoted(words)}: {error}") from error
-    return _on_gpu(array) if kind == b"c" else array
+    return _on_gpu(array) if kind == "c" else array
 
 
 def array_of(tag: str, value: Any, dtype: Any) -> Any:
@@ -93,9 +93,18 @@ def _words(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(words: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    shape, _, dtype = words[1:].decode().partition("|")
-    return tuple(int(part) for part in shape.split(",") if part), _dtype(dtype)
+def _parsed(words: bytes) -> tuple[str, tuple[int, ...], Any, int]:
+    """Kind of a value; of an array also shape, dtype and bytes."""
+    text = words.decode()
+    if text in ("b", "j"):
+        return text, (), None, 0
+    if text[:1] not in ("a", "c"):
+        raise ValueError("unknown kind")
+    sizes, _, name = text[1:].partition("|")
+    shape, dtype = tuple(int(part) for part in sizes.split(",") if part), _dtype(name)
+    if dtype.hasobject or min(shape, default=0) < 0:
+        raise ValueError("an array of objects, or of a negative size")
+    return text[0], shape, dtype, prod(shape) * dtype.itemsize
 
 
 def _dtype(text: str) -> np.dtype[Any]:

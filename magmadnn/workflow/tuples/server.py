@@ -44,18 +44,19 @@ class Server:
 
     def handle(self, source: int, raw: bytearray) -> None:
         """Answer a message."""
-        message = m.Message(raw)
-        operation = message.operation
         if self._lost and source in self._lost:
             return  # what a lost rank had sent when it was done again already
-        if operation == m.PUT:
-            self._put(source, message)
-        elif operation == m.GET:
-            self._get(source, message)
-        elif operation == m.PLACED:
-            segment, _, size = bytes(message.data).decode().partition("|")
-            self._written(segment, int(size))
-            self._add(source, message, segment, int(size))
+        if raw[0] == m.PUT:
+            self._put(source, raw)
+        elif raw[0] == m.GET:
+            self._get(source, raw)
+        else:
+            self._handle_rarer(source, m.Message(raw))
+
+    def _handle_rarer(self, source: int, message: m.Message) -> None:
+        operation = message.operation
+        if operation == m.PLACED:
+            self._placed(source, message)
         elif operation == m.ALLOCATE:
             self._allocate(source, message)
         elif operation == m.FREE:
@@ -136,17 +137,22 @@ class Server:
 
     # --- putting -------------------------------------------------------------------------------------
 
-    def _put(self, source: int, message: m.Message) -> None:
-        size = len(message.raw) - message.begin
-        if self._is_full(size):
-            self._tell({"op": "full", "run": message.run, "text": self._full(message.tag, size)})
+    def _put(self, source: int, raw: bytearray) -> None:
+        _, _, name, _, begin, _, run = m.HEAD.unpack_from(raw)
+        tag, size = raw[m.SIZE : m.SIZE + name].decode(), len(raw) - begin
+        if self._memory is not None and self._is_full(size):
+            self._tell({"op": "full", "run": run, "text": self._full(tag, size)})
             return
-        self._add(source, message, "", size)
+        self._add(Held(tag, b"", raw, "", size, run, source))
 
-    def _add(self, source: int, message: m.Message, segment: str, size: int) -> None:
-        words = message.words if segment else b""  # else they are in the message itself
-        held = self.store.put(message.tag, words, message.raw, segment, size, message.run, source)
-        for one in held:
+    def _placed(self, source: int, message: m.Message) -> None:
+        segment, _, size = bytes(message.data).decode().partition("|")
+        self._written(segment, int(size))
+        words, run = message.words, message.run
+        self._add(Held(message.tag, words, message.raw, segment, int(size), run, source))
+
+    def _add(self, held: Held) -> None:
+        for one in self.store.put(held):
             self._deliver(*one)
 
     def _allocate(self, source: int, message: m.Message) -> None:
@@ -186,14 +192,19 @@ class Server:
 
     # --- getting -------------------------------------------------------------------------------------
 
-    def _get(self, source: int, message: m.Message) -> None:
-        flags, request = message.flags, message.request
-        asker = Waiting(source, request, message.run, flags, message.tag, b"")
+    def _get(self, source: int, raw: bytearray) -> None:
+        _, flags, name, words, _, request, run = m.HEAD.unpack_from(raw)
+        end = m.SIZE + name
+        tag = raw[m.SIZE : end].decode()
+        if flags == m.TAKE | m.WAIT and (held := self.store.take(tag)) is not None:
+            self._answer(source, request, held, True)
+            return
+        asker = Waiting(source, request, run, flags, tag, b"")
         found = self.store.get(asker)
         if found is not None:
             self._deliver(asker, *found)
         elif flags & m.WAIT:
-            asker.where = message.words
+            asker.where = bytes(raw[end : end + words])
             self.store.waiting.append(asker)
             self._since[source, request] = time.monotonic()
         else:
@@ -202,9 +213,12 @@ class Server:
     def _deliver(self, asker: Waiting, held: Held, gone: bool) -> None:
         if self._since:
             self._forget(asker)
+        self._answer(asker.rank, asker.request, held, gone)
+
+    def _answer(self, rank: int, request: int, held: Held, gone: bool) -> None:
         if not held.segment:
             raw = held.raw if gone else bytearray(held.raw)
-            self._send(m.make_answer(raw, asker.request), asker.rank)
+            self._send(m.make_answer(raw, request), rank)
             return
         name = held.segment
         flags = 0 if gone and not self._uses.get(name) else m.SHARED
@@ -217,13 +231,13 @@ class Server:
             m.packed(
                 m.SEGMENT,
                 flags=flags,
-                request=asker.request,
+                request=request,
                 run=held.maker,
                 tag=held.tag,
                 words=held.words,
                 data=f"{name}|{held.size}".encode(),
             ),
-            asker.rank,
+            rank,
         )
 
     def _answer_error(self, asker: Waiting, text: bytes) -> None:

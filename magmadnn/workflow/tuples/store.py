@@ -5,7 +5,7 @@ Tuples of a tag leave in the order in which they came. Who waits longest is serv
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -19,7 +19,6 @@ class Held:
     """A tuple on a server.
 
     Attributes:
-        order: in which it came.
         tag: under which.
         words: about the data.
         raw: the message that brought it, where it is small.
@@ -27,16 +26,17 @@ class Held:
         size: bytes.
         maker: number of the run that put it.
         source: the rank that put it.
+        order: in which it came.
     """
 
-    order: int
     tag: str
     words: bytes
     raw: bytearray
     segment: str
     size: int
     maker: int
-    source: int = 0
+    source: int
+    order: int = 0
 
 
 @dataclass(slots=True)
@@ -82,26 +82,26 @@ class Store:
     bytes_held: int = 0
     bytes_put: int = 0
     puts: int = 0
-    _queues: OrderedDict[str, deque[Held]] = field(default_factory=OrderedDict)
-    _order: int = 0
+    _queues: dict[str, deque[Held]] = field(default_factory=dict)
     _kept: dict[int, list[tuple[int, Held]]] = field(default_factory=lambda: defaultdict(list))
 
-    def put(
-        self,
-        tag: str,
-        words: bytes,
-        raw: bytearray,
-        segment: str,
-        size: int,
-        maker: int,
-        source: int = 0,
-    ) -> Iterable[tuple[Waiting, Held, bool]]:
+    def put(self, held: Held) -> Iterable[tuple[Waiting, Held, bool]]:
         """Add a tuple; gets that it answers, each with whether the tuple is gone then."""
-        self._order += 1
         self.puts += 1
-        self.bytes_put += size
-        self._add(Held(self._order, tag, words, raw, segment, size, maker, source))
-        return self._serve(tag) if self.waiting else ()
+        self.bytes_put += held.size
+        held.order = self.puts
+        self._add(held)
+        return self._serve(held.tag) if self.waiting else ()
+
+    def take(self, tag: str) -> Held | None:
+        """Take the first tuple of a tag out for good; None where there is none."""
+        if (queue := self._queues.get(tag)) is None:
+            return None
+        held = queue.popleft()
+        if not queue:
+            del self._queues[tag]
+        self.bytes_held -= held.size
+        return held
 
     def _add(self, held: Held, first: bool = False) -> None:
         queue = self._queues.get(held.tag)
