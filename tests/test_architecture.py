@@ -120,6 +120,7 @@ ROOMS = {
         code
     """,
     "workflow": """
+        editor
         workflow searches
         running
         ranks

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ABOUT = """Programs that run by dependency inside one job of MPI, as a TOML file says.
 
+  edit FILE      write the file in a browser, with forms, its picture and its faults, and run it
   check FILE     look for everything that is wrong with it; --schema prints its JSON Schema
   graph FILE     draw what comes after what, as SVG
   plan FILE      when each module is expected to run
@@ -29,7 +30,7 @@ _ABOUT = """Programs that run by dependency inside one job of MPI, as a TOML fil
   report DIR     a page with what was planned and what came
 
 In place of DIR stands the FILE too: its latest run is meant then."""
-_ACTIONS = ("check", "graph", "plan", "run", "status", "resume", "stop", "report")
+_ACTIONS = ("edit", "check", "graph", "plan", "run", "status", "resume", "stop", "report")
 
 
 def parser() -> Parser:
@@ -56,6 +57,12 @@ def parser() -> Parser:
         help="ranks that then wait to take over (1)",
     )
     made.add_argument("--earlier", metavar="DIR", help="of plan: a run that times are taken from")
+    made.add_argument(
+        "--port", type=whole(0), default=0, metavar="N", help="of edit: 0: one that is free (0)"
+    )
+    made.add_argument(
+        "--no-browser", action="store_true", help="of edit: print the address and open nothing"
+    )
     made.add_argument("--schema", action="store_true", help="of check: print the JSON Schema")
     made.add_argument("--now", action="store_true", help="of stop: end what runs")
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -81,6 +88,7 @@ def run(argv: Sequence[str]) -> int:
         raise ArgumentError(f"workflow {action}: FILE is missing; see magmadnn workflow --help")
     say = Console(arguments.quiet)
     doing: dict[str, Callable[[], int]] = {
+        "edit": lambda: _edit(arguments),
         "check": lambda: _check(arguments.file, arguments.ranks, say),
         "graph": lambda: _graph(arguments.file, arguments.out, say),
         "plan": lambda: _plan(arguments.file, arguments.ranks, arguments.earlier),
@@ -91,6 +99,23 @@ def run(argv: Sequence[str]) -> int:
         "report": lambda: _report(arguments.file, arguments.out, say),
     }
     return doing[action]()
+
+
+def _edit(arguments: Namespace) -> int:
+    import webbrowser
+
+    from magmadnn.workflow.editor.server import serve
+
+    def opened(address: str) -> None:
+        print(f"{arguments.file}: open {address} (Ctrl-C ends the editor; runs go on)", flush=True)
+        if not arguments.no_browser:
+            webbrowser.open(address)
+
+    try:
+        serve(expanded(arguments.file), arguments.port, opened)
+    except KeyboardInterrupt:
+        return 0
+    return 0
 
 
 def _check(file: str, ranks: int | None, say: Console) -> int:
@@ -224,11 +249,12 @@ def _folder(place: str) -> Path:
     if path.is_dir():
         return path
     from magmadnn.workflow.description.reading import read_workflow
+    from magmadnn.workflow.ranks.plan_folder import latest_run
 
     found = read_workflow(path)
-    runs = sorted(found.base.glob(f"runs/{found.model.name}-*"), key=lambda p: p.stat().st_mtime)
-    if not runs:
+    latest = latest_run(found)
+    if latest is None:
         raise ArgumentError(
             f"workflow: {place} has no run in {found.base / 'runs'}; give its folder"
         )
-    return runs[-1]
+    return latest

@@ -42,8 +42,7 @@ def check(description: Description, ranks: int | None = None) -> None:
 
 def faults(description: Description, ranks: int | None = None) -> list[Fault]:
     """Everything that is wrong; see `check`."""
-    found = list(_names(description))
-    if found:  # the rest would stumble over them
+    if found := list(_names(description)):  # the rest would stumble over them
         return found
     found = [*_order(description)]
     if not found:
@@ -54,6 +53,11 @@ def faults(description: Description, ranks: int | None = None) -> list[Fault]:
             for at, text in _program(description, module)
         ]
     return [*found, *_tags(description)]
+
+
+def has_order(description: Description) -> bool:
+    """Whether all names are right and no module comes after itself, so that it can be drawn."""
+    return not list(_names(description)) and not list(_order(description))
 
 
 def _names(description: Description) -> Iterator[Fault]:

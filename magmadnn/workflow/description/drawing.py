@@ -64,7 +64,8 @@ def _text(x: int, y: int, name: str, about: str) -> str:
     shown = name if len(name) <= 18 else f"{name[:16]}.."
     room = 32 - len(shown)
     side = about if len(about) <= room else f"{about[: room - 1]}."
-    return f'<text x="{x}" y="{y}">{escape(shown)} <tspan class="s">{escape(side)}</tspan></text>'
+    beside = f'<tspan class="s">{escape(side)}</tspan>'
+    return f'<text x="{x}" y="{y}" data-name="{escape(name)}">{escape(shown)} {beside}</text>'
 
 
 def _arrow(start: tuple[int, int, int], end: tuple[int, int, int]) -> str:

@@ -84,15 +84,38 @@ def read_workflow(name: str | Path) -> Description:
         DataError: it is no TOML, or no workflow; tells each fault with its line.
     """
     path = as_path("workflow: the file", name)
+    found, faults = understood(text_of(path), path)
+    if found is None:
+        raise DataError("\n".join(f"{shown(path)}:{one.line}: {one.text}" for one in faults))
+    return found
+
+
+def text_of(path: Path) -> str:
+    """The text of a workflow's file.
+
+    Raises:
+        FileError: it cannot be read.
+        DataError: it is no text.
+    """
     try:
-        text = read_file(path, _MOST).decode()
-        data = tomllib.loads(text)
+        return read_file(path, _MOST).decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{shown(path)}: is no text in UTF-8: {error}") from error
+
+
+def understood(text: str, path: Path) -> tuple[Description | None, list[Fault]]:
+    """The workflow in the text of a file, or what is wrong with the text."""
+    try:
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"at line (\d+)", str(error))
-        raise DataError(f"{shown(path)}:{at[1] if at else 1}: is no TOML: {error}") from error
-    return described(data, path.absolute().parent, str(path), lines.key_lines(text))
+        return None, [Fault(int(at[1]) if at else 1, f"is no TOML: {error}")]
+    places = lines.key_lines(text)
+    try:
+        model = WorkflowModel.model_validate(data)
+    except ValidationError as error:
+        return None, [_fault(one, places) for one in error.errors()]
+    return Description(model, path.absolute().parent, str(path), places), []
 
 
 def described(

@@ -107,6 +107,12 @@ def open_folder(path: Path) -> Folder:
     return Folder(path, described(model, base, file, places), hashlib.sha256(data).hexdigest()[:16])
 
 
+def latest_run(description: Description) -> Path | None:
+    """The folder of the latest run beside a workflow's file."""
+    runs = description.base.glob(f"runs/{description.model.name}-*/{DOCUMENT}")
+    return max((one.parent for one in runs), key=lambda one: one.stat().st_mtime, default=None)
+
+
 def changed(old: Any, new: Any, where: str = "") -> str:
     """The first difference, in words; empty where there is none."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):

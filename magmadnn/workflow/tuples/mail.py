@@ -22,7 +22,9 @@ _PATIENT = 200  # sleeps after which a process has long had nothing to do
 
 _ROOM = 80 << 10  # bytes of the buffer; tuples up to `messages.SMALL` fit
 _SMALL, _LARGE = 0, 1  # tags of MPI
-_MANY = 16  # messages on their way before it is looked which have arrived, whatever else there is to do
+_MANY = (
+    16  # messages on their way before it is looked which have arrived, whatever else there is to do
+)
 
 
 class Pause:
