@@ -327,8 +327,8 @@ def _remove_aside(aside: Path, target: Path, mark: str) -> None:
 
 def _check_free(target: Path, files: Collection[str], replace: bool) -> None:
     """Raises `FileError` unless `target` is free, an empty folder, or ours and to be replaced."""
-    try:
-        is_folder = stat.S_ISDIR(target.stat().st_mode)  # asked once: another process may replace it
+    try:  # asked once: another process may replace it
+        is_folder = stat.S_ISDIR(target.stat().st_mode)
     except FileNotFoundError:
         return
     if not is_folder:
