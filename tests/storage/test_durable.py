@@ -61,8 +61,8 @@ def test_a_folder_that_another_process_moves_aside_after_it_was_seen_is_not_take
 
     def stat_then_move(path: Path, **how: bool) -> os.stat_result:
         found = seen(path, **how)
-        if path == target and target.name in os.listdir(tmp_path):
-            os.rename(target, tmp_path / "aside")
+        if path == target and target in tmp_path.iterdir():
+            target.rename(tmp_path / "aside")
         return found
 
     monkeypatch.setattr(Path, "stat", stat_then_move)
