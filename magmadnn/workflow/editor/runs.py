@@ -78,8 +78,8 @@ class Runs:
 
         Returns:
             "going": whether one started here runs; "said": what it printed last; "folder" (from that of the
-            file on), "finish", "text" and "seconds" of the whole; "runs": of modules, each with "key", "state",
-            "begun", "seconds", "waited" and "reason".
+            file on), "finish", "text" and "seconds" of the whole; "runs": of modules, each with "key",
+            "state", "begun", "seconds", "waited" and "reason".
         """
         going, said = self.are_going, self._said()
         state: dict[str, Any] = {"going": going, "said": said, "folder": "", "runs": []}
