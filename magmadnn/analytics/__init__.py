@@ -6,7 +6,7 @@ are accumulated in float64, block by block, so that a memory map is read but nev
 
 from typing import TYPE_CHECKING
 
-from magmadnn.calls import explains_names
+from magmadnn.calls import check_methods, check_public, checked_call, explains_names
 
 from .clusters import KMeans
 from .components import PCA, TruncatedSVD, randomized_svd
@@ -24,6 +24,11 @@ __all__ = [
     "TruncatedSVD",
     "randomized_svd",
 ]
+
+randomized_svd = checked_call(randomized_svd)
+check_public(vars(), "bool")
+for _estimator in (PCA, TruncatedSVD, KMeans, LinearDiscriminantAnalysis, Ridge, StandardScaler):
+    check_methods(_estimator, *(name for name in vars(_estimator) if not name.startswith("_")))
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
     __getattr__ = explains_names("magmadnn.analytics", __all__)

@@ -15,6 +15,7 @@ from magmadnn.tensor import Tensor
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 _BLOCK_BYTES = 16 << 20  # of a block
+_SQUARED = {"f": 1e15, "d": 1e145}  # from which on sums of squares of many rows may overflow
 
 
 def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
@@ -25,7 +26,10 @@ def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
         DTypeError: if it holds no real numbers.
         DataError: if there are no rows or columns.
     """
-    array = x.numpy() if isinstance(x, Tensor) else np.asanyarray(x)
+    try:
+        array = x.numpy() if isinstance(x, Tensor) else np.asanyarray(x)
+    except ValueError:
+        raise ShapeError(f"{name}: rows of X differ in length") from None
     if array.ndim != 2:
         raise ShapeError(
             f"{name}: X has the shape {shape_text(array.shape)}, expected [rows, columns]"
@@ -47,28 +51,43 @@ def blocks(name: str, x: Array) -> Iterator[tuple[slice, Floats]]:
     """Blocks of rows in float64, and where they stand.
 
     Raises:
-        DataError: if a number is NaN or infinite, naming row and column.
+        DataError: if a number is NaN, infinite or so large that its square overflows, naming row and column.
     """
     return _blocks(name, x, np.dtype(np.float64))
 
 
 def narrow_blocks(name: str, x: Array) -> Iterator[Array]:
-    """The same in float32 for rows of float32, in float64 for others."""
+    """The same in float32 for rows of float32 whose products stay in its range, in float64 for others."""
     wanted = np.dtype(np.float32 if x.dtype == np.float32 else np.float64)
-    return (block for _, block in _blocks(name, x, wanted))
+    for _, block in _blocks(name, x, wanted):
+        large = wanted == np.float32 and np.abs(block).max() > _SQUARED[wanted.char]
+        yield block.astype(np.float64) if large else block
+
+
+def all_rows(name: str, x: Any, columns: int | None = None) -> Floats:
+    """Rows in float64, all of them, looked at as `rows_of` and `blocks` do."""
+    found = [block for _, block in blocks(name, rows_of(name, x, columns))]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _blocks(name: str, x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
     rows = max(_BLOCK_BYTES // (dtype.itemsize * x.shape[1]), 1)
     for low in range(0, len(x), rows):
         block = np.asarray(x[low : low + rows], dtype)
-        if not np.isfinite(block).all():
-            row, column = np.argwhere(~np.isfinite(block))[0]
-            raise DataError(
-                f"{name}: X holds {block[row, column]} in row {low + row}, column {column}; "
-                "fill or drop such rows"
-            )
+        largest = _SQUARED["d"] if dtype == np.float64 else np.inf
+        if not (block.max() < largest and block.min() > -largest):  # also false for NaN
+            _refuse(name, block, low, largest)
         yield slice(low, low + len(block)), block
+
+
+def _refuse(name: str, block: Array, low: int, largest: float) -> None:
+    row, column = np.argwhere(~(np.abs(block) < largest))[0]
+    value = block[row, column]
+    way_out = "its square overflows: scale such columns" if np.isfinite(value) else ""
+    raise DataError(
+        f"{name}: X holds {value} in row {low + row}, column {column}; "
+        f"{way_out or 'fill or drop such rows'}"
+    )
 
 
 class Moments:
@@ -110,6 +129,17 @@ def counted(name: str, argument: str, value: Any, most: int | None = None) -> in
     if not is_integer(value) or value < 1 or (most is not None and value > most):
         limit = "at least 1" if most is None else f"from 1 to {most}"
         raise ArgumentError(f"{name}: {argument} must be an integer {limit}, got {value!r}")
+    return int(value)
+
+
+def counted_from_0(name: str, argument: str, value: Any) -> int:
+    """An argument that is an integer of at least 0.
+
+    Raises:
+        ArgumentError: otherwise.
+    """
+    if not is_integer(value) or value < 0:
+        raise ArgumentError(f"{name}: {argument} must be an integer of at least 0, got {value!r}")
     return int(value)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import ArgumentError
 
-from ._rows import Array, Floats, blocks, counted, needs_fit, rows_of
+from ._rows import Array, Floats, all_rows, blocks, counted, counted_from_0, needs_fit, rows_of
 
 
 class KMeans:
@@ -43,7 +43,10 @@ class KMeans:
         self.n_clusters = counted("KMeans", "n_clusters", n_clusters)
         self.n_init = counted("KMeans", "n_init", n_init)
         self.max_iter = counted("KMeans", "max_iter", max_iter)
-        self.tol, self.random_state = tol, random_state
+        if not isinstance(tol, (int, float)) or isinstance(tol, bool) or not tol >= 0:
+            raise ArgumentError(f"KMeans: tol must be a number of at least 0, got {tol!r}")
+        self.tol = tol
+        self.random_state = counted_from_0("KMeans", "random_state", random_state)
         self.cluster_centers_: Floats | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -53,13 +56,13 @@ class KMeans:
             ArgumentError: if there are fewer rows than clusters.
             DataError: if a number is NaN or infinite.
         """
-        x = np.concatenate([block for _, block in blocks("KMeans", rows_of("KMeans", X))])
+        x = all_rows("KMeans", X)
         if len(x) < self.n_clusters:
             raise ArgumentError(
                 f"KMeans: {self.n_clusters} clusters need as many rows, got {len(x)}"
             )
         mean = x.mean(0)
-        x -= mean  # distances keep more digits
+        x = x - mean  # distances keep more digits
         draw = np.random.default_rng(self.random_state)
         best = min((self._once(x, draw) for _ in range(self.n_init)), key=lambda found: found[2])
         centres, self.labels_, self.inertia_, self.n_iter_ = best

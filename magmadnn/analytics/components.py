@@ -12,8 +12,10 @@ from ._rows import (
     Array,
     Floats,
     Moments,
+    all_rows,
     blocks,
     counted,
+    counted_from_0,
     flipped,
     narrow_blocks,
     needs_fit,
@@ -42,11 +44,28 @@ def randomized_svd(
         U [m, k], S [k], V^T [k, n], of which the largest element of each row of V^T is positive.
 
     Raises:
-        ArgumentError: if n_components is not from 1 to min(m, n).
+        ArgumentError: if n_components is not from 1 to min(m, n), or another number is negative.
+        DataError: if a number is NaN or infinite.
     """
-    a = np.asarray(rows_of("randomized_svd", M), np.float64)
-    k = counted("randomized_svd", "n_components", n_components, min(a.shape))
-    width = min(k + n_oversamples, *a.shape)
+    return _randomized(
+        "randomized_svd",
+        M,
+        n_components,
+        n_oversamples=n_oversamples,
+        n_iter=n_iter,
+        seed=random_state,
+    )
+
+
+def _randomized(
+    name: str, x: Any, wanted: int, *, n_oversamples: int = 10, n_iter: int = 7, seed: int = 0
+) -> tuple[Floats, Floats, Floats]:
+    """The same under the name of the one who asks for it."""
+    a = all_rows(name, x)
+    k = counted(name, "n_components", wanted, min(a.shape))
+    n_iter = counted_from_0(name, "n_iter", n_iter)
+    random_state = counted_from_0(name, "random_state", seed)
+    width = min(k + counted_from_0(name, "n_oversamples", n_oversamples), *a.shape)
     found = np.random.default_rng(random_state).normal(size=(a.shape[1], width))
     basis = np.linalg.qr(a @ found).Q
     for _ in range(n_iter):
@@ -111,13 +130,13 @@ class PCA:
         self._moments = None
         if solver == "covariance_eigh":
             return self.partial_fit(x)
-        centred = np.concatenate([block for _, block in blocks("PCA", x)])
-        self.mean_ = centred.mean(0)
-        centred -= self.mean_
+        rows = all_rows("PCA", x)
+        self.mean_ = rows.mean(0)
+        centred = rows - self.mean_
         total = float((centred**2).sum()) / (len(x) - 1)
         if solver == "randomized":
             k = counted("PCA", "n_components", self.n_components, min(x.shape))
-            _, s, v = randomized_svd(centred, k, random_state=self.random_state)
+            _, s, v = _randomized("PCA", centred, k, seed=self.random_state)
         else:
             _, s, v = np.linalg.svd(centred, full_matrices=False)
         self._keep(s, v, total, len(x))
@@ -181,8 +200,8 @@ class PCA:
     def inverse_transform(self, X: Any) -> Array:
         """Rows [rows, columns] with these coordinates."""
         components = needs_fit("PCA", self.components_)
-        x = rows_of("PCA", X, len(components))
-        return np.asarray((np.asarray(x, np.float64) * self._scale()) @ components + self.mean_)
+        x = all_rows("PCA", X, len(components))
+        return np.asarray((x * self._scale()) @ components + self.mean_)
 
 
 class TruncatedSVD:
@@ -209,8 +228,8 @@ class TruncatedSVD:
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
         """Find the singular directions of X, and give U S [rows, n_components], its rows in them."""
-        u, s, self.components_ = randomized_svd(
-            X, self.n_components, n_iter=self.n_iter, random_state=self.random_state
+        u, s, self.components_ = _randomized(
+            "TruncatedSVD", X, self.n_components, n_iter=self.n_iter, seed=self.random_state
         )
         self.singular_values_ = s
         return u * s

@@ -8,7 +8,7 @@ import numpy as np
 
 from magmadnn.errors import DataError, ShapeError
 
-from ._rows import Array, Floats, blocks, counted, flipped, needs_fit, rows_of
+from ._rows import Array, Floats, all_rows, counted, flipped, needs_fit
 
 _RANK = 1e-4  # singular values below that, relative to columns of deviation 1, count as 0
 
@@ -37,15 +37,19 @@ class LinearDiscriminantAnalysis:
         """Find the directions of rows with classes [rows].
 
         Raises:
-            DataError: if there is one class only, or a number is NaN or infinite.
+            DataError: if there is one class only, classes have equal means, no column differs within a class,
+                or a number is NaN or infinite.
             ShapeError: if there is not one class for each row.
         """
         name = "LinearDiscriminantAnalysis"
-        x = np.concatenate([block for _, block in blocks(name, rows_of(name, X))])
-        labels = np.asarray(y)
+        x, labels = all_rows(name, X), np.asarray(y)
         if labels.shape != (len(x),):
             raise ShapeError(
                 f"{name}: y has the shape {labels.shape}, expected a class for each of {len(x)} rows"
+            )
+        if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
+            raise DataError(
+                f"{name}: y holds NaN or infinity, which are no classes; drop such rows"
             )
         self.classes_, number = np.unique(labels, return_inverse=True)
         count = len(self.classes_)
@@ -69,6 +73,9 @@ class LinearDiscriminantAnalysis:
             @ white
         )
         _, s, v = np.linalg.svd(among, full_matrices=False)
+        if not rank or not s[0] > 0:
+            what = "classes have equal means" if rank else "no column differs within a class"
+            raise DataError(f"{name}: {what}, so there are no discriminants; give other columns")
         kept = int((s > _RANK * s[0]).sum())
         scalings = white @ v.T[:, :kept]
         projected = (self.means_ - self.xbar_) @ scalings
@@ -90,7 +97,7 @@ class LinearDiscriminantAnalysis:
     def transform(self, X: Any) -> Array:
         """Coordinates [rows, directions] of X [rows, columns] along the discriminants."""
         scalings = needs_fit("LinearDiscriminantAnalysis", self.scalings_)
-        x = rows_of("LinearDiscriminantAnalysis", X, len(scalings))
+        x = all_rows("LinearDiscriminantAnalysis", X, len(scalings))
         return np.asarray((x - self.xbar_) @ scalings[:, : self._kept])
 
     def fit_transform(self, X: Any, y: Any) -> Array:
@@ -100,7 +107,7 @@ class LinearDiscriminantAnalysis:
     def decision_function(self, X: Any) -> Array:
         """Log odds [rows, classes], up to a number for each row."""
         scalings = needs_fit("LinearDiscriminantAnalysis", self.scalings_)
-        x = rows_of("LinearDiscriminantAnalysis", X, len(scalings))
+        x = all_rows("LinearDiscriminantAnalysis", X, len(scalings))
         return np.asarray(x @ self.coef_.T + self.intercept_)
 
     def predict_proba(self, X: Any) -> Array:

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, DataError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, DTypeError, NumericError, ShapeError
 from magmadnn.linalg import cho_solve, cholesky, lstsq
 
-from ._rows import Array, Moments, blocks, needs_fit, rows_of
+from ._rows import Array, Moments, all_rows, blocks, needs_fit, rows_of
 
 
 class Ridge:
@@ -42,8 +42,10 @@ class Ridge:
         Raises:
             ShapeError: if there is not one target for each row.
             DataError: if a number is NaN or infinite.
+            DTypeError: if a target is no real number.
+            NumericError: if coefficients leave the range of float64.
         """
-        x, targets = rows_of(self._name, X), np.asarray(y, np.float64)
+        x, targets = rows_of(self._name, X), _targets(self._name, y)
         if targets.ndim not in (1, 2) or len(targets) != len(x):
             raise ShapeError(
                 f"{self._name}: y has the shape {targets.shape}, expected one target for each of "
@@ -55,7 +57,7 @@ class Ridge:
         n = x.shape[1]
         shift = np.zeros(n + columns.shape[1])
         if self._exactly():
-            dense = np.concatenate([block for _, block in blocks(self._name, x)])
+            dense = all_rows(self._name, x)
             if self.fit_intercept:
                 shift = np.concatenate([dense.mean(0), columns.mean(0)])
             found = lstsq(dense - shift[:n], columns - shift[n:]).x.numpy()
@@ -70,6 +72,8 @@ class Ridge:
                 scatter = scatter + len(x) * np.outer(sums.mean, sums.mean)
             left = scatter[:n, :n] + self.alpha * np.eye(n)
             found = cho_solve((cholesky(left), True), scatter[:n, n:]).numpy()
+        if not np.isfinite(found).all():
+            raise NumericError(f"{self._name}: coefficients overflow; scale the columns of X")
         intercept = shift[n:] - shift[:n] @ found
         flat = targets.ndim == 1
         self.coef_ = found[:, 0] if flat else found.T
@@ -83,8 +87,23 @@ class Ridge:
     def predict(self, X: Any) -> Array:
         """Targets [rows] or [rows, targets] of X [rows, columns]."""
         coefficients = needs_fit(self._name, self.coef_)
-        x = rows_of(self._name, X, coefficients.shape[-1])
+        x = all_rows(self._name, X, coefficients.shape[-1])
         return np.asarray(x @ coefficients.T + self.intercept_)
+
+
+def _targets(name: str, y: Any) -> Array:
+    """Targets in float64.
+
+    Raises:
+        DTypeError: if they are no real numbers.
+    """
+    try:
+        given = np.asarray(y)
+    except ValueError:
+        raise ShapeError(f"{name}: rows of y differ in length") from None
+    if given.dtype.kind not in "fiub":
+        raise DTypeError(f"{name}: y is {given.dtype.name}, expected real numbers")
+    return given.astype(np.float64)
 
 
 class LinearRegression(Ridge):

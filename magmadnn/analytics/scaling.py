@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ._rows import Array, Floats, blocks, needs_fit, rows_of
+from ._rows import Array, Floats, all_rows, blocks, needs_fit, rows_of
 
 
 class StandardScaler:
@@ -63,4 +63,4 @@ class StandardScaler:
     def inverse_transform(self, X: Any) -> Array:
         """Rows in their own units."""
         mean = needs_fit("StandardScaler", self.mean_)
-        return np.asarray(rows_of("StandardScaler", X, len(mean)) * self.scale_ + mean)
+        return np.asarray(all_rows("StandardScaler", X, len(mean)) * self.scale_ + mean)

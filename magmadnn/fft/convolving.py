@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from magmadnn.errors import ArgumentError
+from magmadnn.calls import checked_call
+from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.graph.spec import is_complex
 
 from .numpy_names import fft, ifft, irfft, operand, rfft
@@ -12,6 +14,7 @@ from .numpy_names import fft, ifft, irfft, operand, rfft
 _MODES = ("full", "same", "valid")
 
 
+@checked_call
 def convolve(a: Any, v: Any, mode: str = "full", axis: int = -1) -> Any:
     """Y[k] = sum over j of a[j] v[k - j] along an axis, as np.convolve's; other axes broadcast.
 
@@ -26,12 +29,20 @@ def convolve(a: Any, v: Any, mode: str = "full", axis: int = -1) -> Any:
 
     Raises:
         ArgumentError: if there is no such mode, or the axis counts from the front.
+        ShapeError: if there is no such axis, or it has no numbers.
     """
     if mode not in _MODES:
         raise ArgumentError(f"convolve: mode must be one of {', '.join(_MODES)}, got {mode!r}")
-    if axis >= 0:
+    if not is_integer(axis) or axis >= 0:
         raise ArgumentError(f"convolve: axis counts from the end: give -1, -2, ..., got {axis!r}")
-    a, v = operand("convolve", a), operand("convolve", v)
+    a, v = operand("convolve", a), operand("convolve", v, "v")
+    for argument, x in (("a", a), ("v", v)):
+        if x.ndim < -axis:
+            raise ShapeError(
+                f"convolve: there is no axis {axis}: {argument} has {axes_text(x.ndim)}"
+            )
+        if x.shape[axis] == 0:
+            raise ShapeError(f"convolve: axis {axis} of {argument} has 0 numbers; give 1 or more")
     n, m = a.shape[axis], v.shape[axis]
     count = n + m - 1
     if is_complex(a.dtype) or is_complex(v.dtype):

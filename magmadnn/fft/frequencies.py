@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.ops import concat
@@ -14,12 +15,14 @@ from magmadnn.tensor import Tensor, asarray
 from .numpy_names import operand
 
 
+@checked_call
 def fftfreq(n: int, d: float = 1.0) -> Tensor:
     """Frequencies of `fft` of n numbers, d apart: 0, 1, ..., -2, -1 times 1 / (n d); float64 [n]."""
     _check("fftfreq", n, d)
     return asarray(np.fft.fftfreq(n, d))
 
 
+@checked_call
 def rfftfreq(n: int, d: float = 1.0) -> Tensor:
     """Those of `rfft`: 0, 1, ..., n // 2 times 1 / (n d); float64."""
     _check("rfftfreq", n, d)
@@ -29,23 +32,27 @@ def rfftfreq(n: int, d: float = 1.0) -> Tensor:
 def _check(name: str, n: Any, d: Any) -> None:
     if not is_integer(n) or n < 1:
         raise ArgumentError(f"{name}: n must be an integer of at least 1, got {n!r}")
-    if not isinstance(d, (int, float)) or d == 0:
-        raise ArgumentError(f"{name}: d must be a number other than 0, got {d!r}")
+    if not isinstance(d, (int, float)) or isinstance(d, bool) or d == 0 or not np.isfinite(d):
+        raise ArgumentError(f"{name}: d must be a finite number other than 0, got {d!r}")
 
 
+@checked_call
 def fftshift(x: Any, axes: Any = None) -> Any:
     """Places exchanged so that frequency 0 is in the middle, along axes (all where they are left out)."""
     return _shifted("fftshift", x, axes, 1)
 
 
+@checked_call
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """The inverse of `fftshift`, from which it differs for odd sizes."""
     return _shifted("ifftshift", x, axes, 0)
 
 
 def _shifted(name: str, x: Any, axes: Any, more: int) -> Any:
-    x = operand(name, x)
-    axes = range(x.ndim) if axes is None else (axes,) if is_integer(axes) else axes
+    x = operand(name, x, "x")
+    axes = (
+        range(x.ndim) if axes is None else (axes,) if not isinstance(axes, tuple | list) else axes
+    )
     for axis in axes:
         if not is_integer(axis) or not -x.ndim <= axis < x.ndim:
             raise ShapeError(f"{name}: there is no axis {axis!r}: x has {axes_text(x.ndim)}")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.calls import checked_call
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.graph.spec import is_complex
@@ -21,9 +22,23 @@ _HOST = (Kind.HOST, Kind.MANAGED)
 _NORMS = ("backward", "ortho", "forward")
 
 
-def operand(name: str, x: Any) -> Any:
-    """A node, an Operation or a Tensor as it is, anything else as a Tensor."""
-    return x if isinstance(x, (Node, Operation, Tensor)) else asarray(x)
+def operand(name: str, x: Any, argument: str = "a") -> Any:
+    """A node, an Operation or a Tensor as it is, anything else as a Tensor.
+
+    Raises:
+        DTypeError: if it holds no numbers. ShapeError: if rows of a list differ in length.
+    """
+    if isinstance(x, (Node, Operation, Tensor)):
+        return x
+    try:
+        return asarray(x)
+    except ShapeError:
+        raise ShapeError(f"{name}: rows of {argument} differ in length") from None
+    except DTypeError as error:
+        what = f"got {type(x).__name__}"
+        if isinstance(x, np.ndarray | list | tuple):
+            what = str(error).removeprefix("asarray: ")
+        raise DTypeError(f"{name}: {argument} must be numbers: {what}") from None
 
 
 def as_complex(x: Any) -> Any:
@@ -54,8 +69,11 @@ def _settled(
 ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
     """Axes, counted from the end, the size of each, and the norm; `half`: of the last x has only half."""
     norm = "backward" if norm is None else norm
-    if norm not in _NORMS:
+    if not isinstance(norm, str) or norm not in _NORMS:
         raise ArgumentError(f"{name}: norm must be one of {', '.join(_NORMS)}, got {norm!r}")
+    for argument, value in (("s", s), ("axes", axes)):
+        if value is not None and not isinstance(value, tuple | list | range):
+            raise ArgumentError(f"{name}: {argument} must be a tuple or None, got {value!r}")
     if axes is None:
         axes = tuple(range(-(x.ndim if s is None else len(s)), 0))
     found = []
@@ -66,6 +84,8 @@ def _settled(
     if len(set(found)) != len(found) or not found:
         raise ShapeError(f"{name}: axes must be one or more, each once, got {tuple(axes)}")
     sizes = [x.shape[a] for a in found] if s is None else list(s)
+    if half and x.shape[found[-1]] == 0:
+        raise ShapeError(f"{name}: axis {found[-1]} has 0 numbers; a transform needs 1 or more")
     if s is None and half:
         sizes[-1] = 2 * (sizes[-1] - 1)
     if len(sizes) != len(found):
@@ -73,8 +93,10 @@ def _settled(
             f"{name}: s has {len(sizes)} sizes for {len(found)} axes; give one for each"
         )
     for axis, size in zip(found, sizes, strict=True):
-        if isinstance(size, (int, np.integer)) and size < 1:
+        if is_integer(size) and size < 1:
             raise ShapeError(f"{name}: axis {axis} has {size} numbers; a transform needs 1 or more")
+        if s is not None and not is_integer(size):
+            raise ArgumentError(f"{name}: a size along an axis must be an integer, got {size!r}")
     return tuple(found), tuple(sizes), norm
 
 
@@ -111,6 +133,7 @@ def _one(n: int | None) -> Sequence[int] | None:
     return None if n is None else (n,)
 
 
+@checked_call
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """Y[k] = sum over j of a[j] exp(-2 pi i j k / n), along an axis.
 
@@ -128,56 +151,67 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     return _all("fft", a, _one(n), (axis,), norm, False)
 
 
+@checked_call
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of `fft`: sum over k of a[k] exp(2 pi i j k / n), divided by n; see `fft`."""
     return _all("ifft", a, _one(n), (axis,), norm, True)
 
 
+@checked_call
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The first n // 2 + 1 numbers of the transform of real ones, which say all; see `fft`."""
     return _half("rfft", a, _one(n), (axis,), norm)
 
 
+@checked_call
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The n real numbers whose transform begins so, n even where it is left out: the inverse of `rfft`."""
     return _back("irfft", a, _one(n), (axis,), norm)
 
 
+@checked_call
 def fft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """`fft` along two axes; s gives their sizes."""
     return _all("fft2", a, s, axes, norm, False)
 
 
+@checked_call
 def ifft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of `fft2`."""
     return _all("ifft2", a, s, axes, norm, True)
 
 
+@checked_call
 def rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """`rfft` along the last of two axes, then `fft` along the other."""
     return _half("rfft2", a, s, axes, norm)
 
 
+@checked_call
 def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of `rfft2`."""
     return _back("irfft2", a, s, axes, norm)
 
 
+@checked_call
 def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """`fft` along several axes, all where they are left out; s gives their sizes."""
     return _all("fftn", a, s, axes, norm, False)
 
 
+@checked_call
 def ifftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of `fftn`."""
     return _all("ifftn", a, s, axes, norm, True)
 
 
+@checked_call
 def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """`rfft` along the last of several axes, then `fft` along the others."""
     return _half("rfftn", a, s, axes, norm)
 
 
+@checked_call
 def irfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of `rfftn`."""
     return _back("irfftn", a, s, axes, norm)

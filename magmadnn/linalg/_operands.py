@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import axes_text, shape_text
@@ -33,12 +33,32 @@ def operands(name: str, *given: tuple[str, Any, int]) -> list[Any]:
     """The same of several, each with its name and its axes; beside a node arrays stay arrays."""
     lazy = any(isinstance(value, (Node, Operation)) for _, value, _ in given)
     made = [
-        value if isinstance(value, _KNOWN) else np.asarray(value) if lazy else asarray(value)
-        for _, value, _ in given
+        value
+        if isinstance(value, _KNOWN)
+        else numbers(name, argument, value, np.asarray if lazy else asarray)
+        for argument, value, _ in given
     ]
     for (argument, _, axes), value in zip(given, made, strict=True):
         _check_axes(name, argument, value, axes)
     return made
+
+
+def numbers(name: str, argument: str, value: Any, made: Callable[[Any], Any] = asarray) -> Any:
+    """What `made` gives of a value, whose errors name the function and the argument.
+
+    Raises:
+        ShapeError: if rows of a list differ in length.
+        DTypeError: if it holds no numbers, or of a dtype that is not known.
+    """
+    try:
+        return made(value)
+    except ShapeError:
+        raise ShapeError(f"{name}: rows of {argument} differ in length") from None
+    except (DTypeError, ValueError) as error:
+        what = f"got {type(value).__name__}"
+        if isinstance(value, np.ndarray | list | tuple):
+            what = str(error).removeprefix("asarray: ")
+        raise DTypeError(f"{name}: {argument} must be numbers: {what}") from None
 
 
 def refuse_unless_square(name: str, argument: str, a: Any) -> None:

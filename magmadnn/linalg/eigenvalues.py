@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.calls import checked_call
+from magmadnn.errors import ArgumentError, NumericError, ShapeError
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import (
     REQUIRED,
@@ -20,7 +21,7 @@ from magmadnn.graph.op import (
     promote_floating,
     takes_complex,
 )
-from magmadnn.graph.signature import Attributes, OpWords, by_signature, is_integer
+from magmadnn.graph.signature import Attributes, OpWords, by_signature, is_integer, shape_text
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal, where
@@ -51,10 +52,16 @@ def _shapes(words: OpWords, specs: Any, attributes: Attributes) -> Any:
     return (*leading, n + 1 if attributes["vectors"] else 1, n)
 
 
+def _refuse_unless_finite(name: str, argument: str, a: Array, lower: bool) -> None:
+    """Look at the triangle that is read: the other may hold anything."""
+    if not is_finite(a):
+        refuse_unless_finite(name, argument, np.tril(a) if lower else np.triu(a))
+
+
 def _by_numpy(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...]:
     """Eigenvalues and eigenvectors, or eigenvalues alone."""
-    if not is_finite(a):  # the other triangle may hold anything
-        refuse_unless_finite("eigh", "a", np.tril(a) if lower else np.triu(a))
+    if not is_finite(a):
+        _refuse_unless_finite("eigh", "a", a, lower)
     elif (found := eigen_at_once(a, lower, vectors)) is not None:
         return found
     try:
@@ -167,6 +174,7 @@ def _is_lower(name: str, which: Any) -> bool:
     return which in ("L", "l")
 
 
+@checked_call
 def eigh(
     a: Any, UPLO: str = "L", *, b: Any = None, subset_by_index: Sequence[int] | None = None
 ) -> EighResult:
@@ -201,13 +209,13 @@ def eigh(
         ArgumentError: for numbers outside 0 ... n - 1, or in the wrong order.
     """
     a, lower = operand("eigh", "a", a, 2), _is_lower("eigh", UPLO)
+    refuse_unless_square("eigh", "a", a)
     if b is not None:
         return _generalised(a, lower, operand("eigh", "b", b, 2), subset_by_index)
     wanted = None if subset_by_index is None else _subset(a, subset_by_index)
     if wanted is not None and isinstance(a, Tensor) and a.ndim == 2 and scipy_lapack() and len(a):
         return _only(a, lower, wanted)
     if wanted is None and (at_once := known(a)) is not None:
-        refuse_unless_square("eigh", "a", a)
         return EighResult(*map(at_once.given, _by_numpy(at_once.arrays[0], lower, True)))
     both = symmetric_eigen(a, lower=lower, vectors=True)
     found = EighResult(real(both[..., 0, :]), transposed(both[..., 1:, :]))
@@ -237,7 +245,10 @@ def _only(a: Tensor, lower: bool, wanted: slice) -> EighResult:
     refuse_unless_finite("eigh", "a", np.tril(values) if lower else np.triu(values))
     function = import_module("scipy.linalg").eigh
     ends = (wanted.start, wanted.stop - 1)
-    return EighResult(*map(asarray, function(values, lower=lower, subset_by_index=ends)))
+    found = function(values, lower=lower, subset_by_index=ends)
+    if a.dtype.itemsize == 2 and a.dtype != values.dtype and a.dtype.kind not in "iu":
+        found = [x.astype(a.dtype) for x in found]  # half precision is rounded once
+    return EighResult(*map(asarray, found))
 
 
 def _mirrored(a: Any, lower: bool) -> Any:
@@ -245,7 +256,8 @@ def _mirrored(a: Any, lower: bool) -> Any:
     if isinstance(a, Tensor):
         values = a.numpy()
         kept = np.tril(values, -1) if lower else np.triu(values, 1)
-        own = np.real(values * np.eye(values.shape[-1], dtype=values.dtype))
+        one = np.eye(values.shape[-1], dtype=bool)
+        own = np.real(np.where(one, values, 0))
         return asarray(kept + np.swapaxes(kept, -1, -2).conj() + own)
     half = half_lower(a) if lower else adjoint(half_lower(adjoint(a)))
     return half + adjoint(half)
@@ -253,6 +265,13 @@ def _mirrored(a: Any, lower: bool) -> Any:
 
 def _generalised(a: Any, lower: bool, b: Any, wanted: Sequence[int] | None) -> EighResult:
     refuse_unless_square("eigh", "b", b)
+    if a.shape[-1] != b.shape[-1]:
+        raise ShapeError(
+            f"eigh: a and b must have equal sizes, got shapes {shape_text(a.shape)} and {shape_text(b.shape)}"
+        )
+    for argument, one, half in (("a", a, lower), ("b", b, True)):
+        if isinstance(one, Tensor):
+            _refuse_unless_finite("eigh", argument, one.read(), half)
     factor = factor_of_b(b)
     left = solve_triangular(factor, _mirrored(a, lower), lower=True)  # L^-1 A
     inner = adjoint(solve_triangular(factor, adjoint(left), lower=True))
@@ -261,6 +280,7 @@ def _generalised(a: Any, lower: bool, b: Any, wanted: Sequence[int] | None) -> E
     return EighResult(found.eigenvalues, columns)
 
 
+@checked_call
 def eigvalsh(a: Any, UPLO: str = "L") -> Any:
     """The eigenvalues of symmetric A [..., n, n], ascending: [..., n]; see `eigh`.
 
@@ -268,6 +288,9 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
         NumericError: if a matrix holds NaN or infinity, or its eigenvalues do not converge.
         ShapeError: if it is not square.
     """
-    a = operand("eigvalsh", "a", a, 2)
-    found = symmetric_eigen(a, lower=_is_lower("eigvalsh", UPLO), vectors=False)
+    a, lower = operand("eigvalsh", "a", a, 2), _is_lower("eigvalsh", UPLO)
+    refuse_unless_square("eigvalsh", "a", a)
+    if isinstance(a, Tensor):
+        _refuse_unless_finite("eigvalsh", "a", a.read(), lower)
+    found = symmetric_eigen(a, lower=lower, vectors=False)
     return real(found[..., 0, :])

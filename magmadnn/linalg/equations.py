@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
@@ -106,6 +107,7 @@ solved: Op = Op(
 )
 
 
+@checked_call
 def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool = False) -> Any:
     """X with A X = B, by LU with exchanges of rows (LAPACK's getrf and getrs).
 
@@ -156,6 +158,7 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
     return solved(a, b)
 
 
+@checked_call
 def inv(a: Any) -> Any:
     """The inverse of A [..., n, n]: X with A X = I.
 
@@ -283,6 +286,7 @@ log_determinant: Op = Op(
 takes_complex(solved, determinant, log_determinant)
 
 
+@checked_call
 def det(a: Any) -> Any:
     """Determinants [...] of matrices A [..., n, n]. The gradient is that times A^-T.
 
@@ -293,6 +297,7 @@ def det(a: Any) -> Any:
     return determinant(operand("det", "a", a, 2))
 
 
+@checked_call
 def slogdet(a: Any) -> SlogdetResult:
     """The determinant of A [..., n, n] as its sign and the logarithm of its size, which do not overflow.
 

@@ -6,14 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError
+from magmadnn.calls import checked_call
+from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.op import Array
+from magmadnn.graph.signature import shape_text
 from magmadnn.ops import conj, expand_dims, squeeze
 from magmadnn.tensor import Tensor, asarray
 
 from ._at_once import factors_at_once, is_finite
 from ._matrices import refuse_unless_finite
-from ._operands import operand, operands
+from ._operands import operand, operands, refuse_unless_square, truth
 from .elimination import by_lapack, eliminated, lu_solved, order_of, packed, scipy_lapack
 from .iterative.device_refinement import lies_on_device
 from .triangular import solve_triangular
@@ -61,6 +63,7 @@ def _beside(a: Any, *found: Array) -> list[Tensor]:
     return [x.to(a.kind) for x in made] if lies_on_device(a) else made
 
 
+@checked_call
 def lu_factor(a: Any) -> LUFactors:
     """L and U of square A [..., n, n] with exchanged rows, for `lu_solve`; a 0 in U is no error here.
 
@@ -78,6 +81,7 @@ def _factors(values: Array) -> tuple[Array, Array]:
     return by_lapack(values) if by_library else eliminated(values, min(values.shape[-2:]))
 
 
+@checked_call
 def lu(a: Any) -> LUResult:
     """A = P L U of A [..., m, n]: P [..., m, m], L [..., m, k] and U [..., k, n], k = min(m, n).
 
@@ -98,6 +102,7 @@ def lu(a: Any) -> LUResult:
     return LUResult(*_beside(a, exchanges, lower, np.triu(factors[..., :k, :n])))
 
 
+@checked_call
 def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
     """X with A X = B, A^T X = B with trans=1, or A^H X = B with trans=2, by what `lu_factor` gave.
 
@@ -107,15 +112,20 @@ def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
         trans: 0, 1 or 2.
 
     Raises:
-        NumericError: if a matrix is singular, naming it and the pivot.
-        ArgumentError: if the first argument is no pair.
+        NumericError: if a matrix is singular, naming it and the pivot, or an operand holds NaN or infinity.
+        ShapeError: if the sizes do not fit.
+        ArgumentError: if the first argument is no pair, or a number of `piv` is no row.
     """
     if not isinstance(lu_and_piv, tuple) or len(lu_and_piv) != 2:
         raise ArgumentError("lu_solve: the first argument must be the pair that lu_factor gives")
     if trans not in (0, 1, 2):
         raise ArgumentError(f"lu_solve: trans must be 0, 1 or 2, got {trans!r}")
-    factors, pivots = (np.asarray(x) for x in lu_and_piv)
+    factors, pivots = _looked_at(*lu_and_piv)
     b = operand("lu_solve", "b", b, 1)
+    if b.shape[0 if b.ndim == 1 else -2] != factors.shape[-1]:
+        raise ShapeError(
+            f"lu_solve: b must have {factors.shape[-1]} rows, as the factors, got shape {shape_text(b.shape)}"
+        )
     right = expand_dims(b, -1) if b.ndim == 1 else b
     both = packed(factors, pivots)
     right = conj(right) if trans == 2 else right
@@ -125,6 +135,29 @@ def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
     return squeeze(x, axis=-1) if b.ndim == 1 else x
 
 
+def _looked_at(lu: Any, piv: Any) -> tuple[Array, Array]:
+    """Factors and exchanges that LAPACK may read: it looks at no number of an exchange."""
+    lu, piv = (operand("lu_solve", "lu_and_piv", x, axes) for x, axes in ((lu, 2), (piv, 1)))
+    if not (isinstance(lu, Tensor) and isinstance(piv, Tensor)):
+        raise ArgumentError("lu_solve: the factors must be arrays or Tensors, not Operations")
+    refuse_unless_square("lu_solve", "lu", lu)
+    factors, exchanges, n = np.asarray(lu), np.asarray(piv), lu.shape[-1]
+    if exchanges.shape != factors.shape[:-1] or exchanges.dtype.kind not in "iu":
+        raise ShapeError(
+            f"lu_solve: piv must be integers {shape_text(factors.shape[:-1])}, got {exchanges.dtype} "
+            f"{shape_text(exchanges.shape)}"
+        )
+    if exchanges.size and not (exchanges.min() >= 0 and exchanges.max() < n):
+        raise ArgumentError(
+            f"lu_solve: piv must hold rows from 0 to {n - 1}, got {exchanges.min()} to {exchanges.max()}; "
+            "they are counted from 0, as by lu_factor"
+        )
+    if not is_finite(factors):
+        refuse_unless_finite("lu_solve", "lu", factors)
+    return factors, exchanges
+
+
+@checked_call
 def cho_solve(c_and_lower: Any, b: Any) -> Any:
     """X with A X = B, by a Cholesky factor of A: with A = L L^H, or U^H U.
 
@@ -133,7 +166,8 @@ def cho_solve(c_and_lower: Any, b: Any) -> Any:
         b: [n], or [..., n, k].
 
     Raises:
-        NumericError: if an element of the factor's diagonal is 0.
+        NumericError: if an element of the factor's diagonal is 0, or a known operand holds NaN or infinity.
+        ShapeError: if the sizes do not fit.
         ArgumentError: if the first argument is no pair.
     """
     if not isinstance(c_and_lower, tuple) or len(c_and_lower) != 2:
@@ -142,7 +176,17 @@ def cho_solve(c_and_lower: Any, b: Any) -> Any:
         )
     factor, lower = c_and_lower
     factor, b = operands("cho_solve", ("c", factor, 2), ("b", b, 1))
-    right, lower = expand_dims(b, -1) if b.ndim == 1 else b, bool(lower)
+    refuse_unless_square("cho_solve", "c", factor)
+    right = expand_dims(b, -1) if b.ndim == 1 else b
+    lower = truth("cho_solve", "the second of the pair", lower)
+    if right.shape[-2] != factor.shape[-1]:
+        raise ShapeError(
+            f"cho_solve: b must have {factor.shape[-1]} rows, as c, got shape {shape_text(b.shape)}"
+        )
+    for argument, one in (("c", factor), ("b", right)):
+        if isinstance(one, Tensor) and not is_finite(values := one.read()):
+            kept = values if argument == "b" else np.tril(values) if lower else np.triu(values)
+            refuse_unless_finite("cho_solve", argument, kept)
     # with L L^H: L^-H is the conjugate of L^-T of conjugates; with U^H U likewise
     if lower:
         half = solve_triangular(factor, right, lower=True)

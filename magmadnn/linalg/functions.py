@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError
+from magmadnn.calls import checked_call
+from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating, takes_complex
-from magmadnn.graph.signature import by_signature, is_integer
+from magmadnn.graph.signature import axes_text, by_signature, is_integer, shape_text
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import (
     broadcast_to,
     concat,
+    equal,
     expand_dims,
     greater,
     matmul,
@@ -27,13 +29,15 @@ from magmadnn.ops import (
 from magmadnn.ops import max as max_
 from magmadnn.ops import min as min_
 from magmadnn.ops import sum as sum_
+from magmadnn.tensor import Tensor
 
+from ._at_once import is_finite
 from ._matrices import computed, refuse_unless_finite, transposed
-from ._operands import operand, operands
-from .equations import inv
+from ._operands import operand, operands, refuse_unless_square
+from .equations import inverse
 from .least_squares import settled_rcond
 from .orthogonal import scipy_linalg
-from .singular_values import svdvals
+from .singular_values import values_of
 
 _INF = float("inf")
 
@@ -41,6 +45,7 @@ _INF = float("inf")
 # --- sizes ----------------------------------------------------------------------------------------
 
 
+@checked_call
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Norms of vectors or matrices, as np.linalg.norm's.
 
@@ -61,7 +66,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         return reshape(found, (1,) * x.ndim) if keepdims else found
     if axis is None:
         axis = tuple(range(x.ndim))
-    axes = (axis,) if is_integer(axis) else tuple(axis)
+    axes = _axes(x, ord, axis)
     if len(axes) == 1:
         return _vector_norm(x, 2 if ord is None else ord, axes[0], keepdims)
     if len(axes) == 2:
@@ -70,7 +75,29 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
             for one in sorted(a % x.ndim for a in axes):
                 found = expand_dims(found, one)
         return found
-    raise ArgumentError(f"norm: axis must be one axis or two, got {axis!r}")
+    raise ArgumentError(
+        f"norm: x has {axes_text(x.ndim)}; of vectors give one as axis, of matrices a pair, got {axis!r}"
+    )
+
+
+def _axes(x: Any, ord: Any, axis: Any) -> tuple[int, ...]:
+    """The axes of vectors or matrices, looked at.
+
+    Raises:
+        ArgumentError: if one is no axis of x, or stands twice.
+        ShapeError: if there is nothing to take a maximum or a minimum of.
+    """
+    axes = (axis,) if is_integer(axis) or not isinstance(axis, tuple | list) else tuple(axis)
+    if not all(is_integer(one) and -x.ndim <= one < x.ndim for one in axes):
+        raise ArgumentError(f"norm: x has {axes_text(x.ndim)}, and axis is {axis!r}")
+    if len({one % x.ndim for one in axes}) < len(axes):
+        raise ArgumentError(f"norm: axis names one axis twice: {axis!r}")
+    if isinstance(ord, (int, float)) and ord not in (0, 1) and 0 in [x.shape[one] for one in axes]:
+        if len(axes) == 2 or ord < 0 or ord == _INF:
+            raise ShapeError(
+                f"norm: x of shape {shape_text(x.shape)} has no elements for ord={ord!r}"
+            )
+    return axes
 
 
 def _with_last(x: Any, axes: tuple[int, ...]) -> Any:
@@ -100,9 +127,9 @@ def _matrix_norm(x: Any, ord: Any) -> Any:
     if ord == "fro":
         return sqrt(sum_(abs_(x) * abs_(x), axis=(-2, -1)))
     if ord == "nuc":
-        return sum_(svdvals(x), axis=-1)
+        return sum_(values_of("norm", "x", x), axis=-1)
     if ord in (2, -2):
-        return (max_ if ord > 0 else min_)(svdvals(x), axis=-1)
+        return (max_ if ord > 0 else min_)(values_of("norm", "x", x), axis=-1)
     if ord in (1, -1, _INF, -_INF):
         sums = sum_(abs_(x), axis=-2 if abs(ord) == 1 else -1)
         return (max_ if ord > 0 else min_)(sums, axis=-1)
@@ -111,19 +138,34 @@ def _matrix_norm(x: Any, ord: Any) -> Any:
     )
 
 
+@checked_call
 def cond(x: Any, p: Any = None) -> Any:
     """How much a small change of A [..., m, n] may change solutions: `|A| |A^-1|`, in the norm p (2 without).
 
+    In the norms 2 and -2 it is infinite where a singular value that divides is 0, as np.linalg.cond's.
+
     Raises:
         NumericError: if a matrix holds NaN or infinity, or is singular and p is not 2 or -2.
+        ShapeError: if it has no elements, or is not square and p is not 2 or -2.
+        ArgumentError: if there is no norm p.
     """
     x = operand("cond", "x", x, 2)
+    if 0 in x.shape[-2:]:
+        raise ShapeError(
+            f"cond: x of shape {shape_text(x.shape)} holds empty matrices; they have none"
+        )
     if p is None or p in (2, -2):
-        s = svdvals(x)
-        return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
-    return norm(x, p, axis=(-2, -1)) * norm(inv(x), p, axis=(-2, -1))
+        s = values_of("cond", "x", x)
+        above, below = (s[..., -1], s[..., 0]) if p == -2 else (s[..., 0], s[..., -1])
+        none = equal(below, 0)
+        return where(none, _INF, above / where(none, 1, below))
+    refuse_unless_square("cond", "x", x)
+    if isinstance(x, Tensor) and not is_finite(values := x.read()):
+        refuse_unless_finite("cond", "x", values)
+    return norm(x, p, axis=(-2, -1)) * norm(inverse(x, of="cond"), p, axis=(-2, -1))
 
 
+@checked_call
 def matrix_rank(a: Any, rtol: float | None = None) -> Any:
     """How many singular values of A [..., m, n] are above rtol times the largest (eps max(m, n) without).
 
@@ -131,7 +173,7 @@ def matrix_rank(a: Any, rtol: float | None = None) -> Any:
         NumericError: if a matrix holds NaN or infinity.
     """
     a = operand("matrix_rank", "a", a, 2)
-    s, limit = svdvals(a), settled_rcond("matrix_rank", a, rtol)
+    s, limit = values_of("matrix_rank", "a", a), settled_rcond("matrix_rank", a, rtol)
     largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0.0
     return sum_(where(greater(s, largest * limit), np.int64(1), np.int64(0)), axis=-1)
 
@@ -139,18 +181,21 @@ def matrix_rank(a: Any, rtol: float | None = None) -> Any:
 # --- products -------------------------------------------------------------------------------------
 
 
+@checked_call
 def matrix_power(a: Any, n: int) -> Any:
     """A [..., k, k] times itself, n factors, by squares; of the inverse for n below 0, I for 0.
 
     Raises:
         ArgumentError: if n is not an integer.
+        ShapeError: if A is not square.
         NumericError: if n is below 0 and a matrix is singular.
     """
     if not is_integer(n):
         raise ArgumentError(f"matrix_power: n must be an integer, got {n!r}")
     a = operand("matrix_power", "a", a, 2)
+    refuse_unless_square("matrix_power", "a", a)
     if n < 0:
-        return matrix_power(inv(a), -n)
+        return matrix_power(inverse(a, of="matrix_power"), -n)
     if n == 0:
         return a * 0 + np.eye(a.shape[-1], dtype=a.dtype)
     found, square = None, a
@@ -163,6 +208,7 @@ def matrix_power(a: Any, n: int) -> Any:
     return found
 
 
+@checked_call
 def kron(a: Any, b: Any) -> Any:
     """Kronecker's product: b times each element of a, [..., m p, n q] of [..., m, n] and [..., p, q].
 
@@ -220,6 +266,7 @@ exponential: Op = Op(
 takes_complex(exponential)
 
 
+@checked_call
 def expm(a: Any) -> Any:
     """The exponential of A [..., n, n], by SciPy (scaling, Pade, squaring); in programs a call of it.
 

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.tensor import Tensor, asarray
 
-from ._matrices import refuse_unless_finite
+from ._matrices import computed, refuse_unless_finite
 from ._operands import operand, refuse_unless_square
 
 
@@ -28,13 +29,14 @@ def _values(name: str, a: Any) -> Array:
             f"{name}: takes arrays and Tensors, not Operations; eigh is for symmetric matrices in graphs"
         )
     refuse_unless_square(name, "a", a)
-    values = a.numpy()
+    (values,) = computed(a.read())
     refuse_unless_finite(name, "a", values)
     return values
 
 
+@checked_call
 def eig(a: Any) -> EigResult:
-    """Eigenvalues and eigenvectors of A [..., n, n], by LAPACK's geev.
+    """Eigenvalues and eigenvectors of A [..., n, n], by LAPACK's geev; of half precision in float32.
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.
@@ -47,6 +49,7 @@ def eig(a: Any) -> EigResult:
         raise NumericError(f"eig: {error}; scale the matrices") from None
 
 
+@checked_call
 def eigvals(a: Any) -> Any:
     """The eigenvalues of A [..., n, n]; see `eig`.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import (
     REQUIRED,
@@ -89,6 +90,7 @@ pseudo_inverse: Op = Op(
 )
 
 
+@checked_call
 def pinv(a: Any, rcond: float | None = None) -> Any:
     """The pseudo-inverse [..., n, m] of A [..., m, n], by its singular values.
 
@@ -178,6 +180,7 @@ fitted: Op = Op(
 takes_complex(pseudo_inverse, fitted)
 
 
+@checked_call
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     """X with the least `|A X - B|`, of those the shortest, by the singular values of A; ranks may be lower.
 

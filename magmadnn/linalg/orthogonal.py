@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, GraphError, MissingExtraError
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import (
@@ -226,6 +227,7 @@ decomposed: Op = Op(
 takes_complex(decomposed)
 
 
+@checked_call
 def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     """A = Q R with orthonormal columns Q and an upper triangle R, by LAPACK's geqrf and orgqr.
 
@@ -261,10 +263,12 @@ def _pivoted(a: Any, mode: str) -> Any:
         raise ArgumentError(
             "qr: pivoting=True takes one matrix of known values, an array or a Tensor; a stack one by one"
         )
-    values = a.numpy()
+    (values,) = computed(a.read())
     refuse_unless_finite("qr", "a", values)
     names = {"reduced": "economic", "complete": "full", "r": "r"}
     found = scipy_linalg("qr with pivoting").qr(values, mode=names[mode], pivoting=True)
+    if a.dtype.itemsize == 2 and a.dtype.kind not in "iu":  # half precision is rounded once
+        found = (*(x.astype(a.dtype) for x in found[:-1]), found[-1])
     return tuple(asarray(x) for x in found)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import GraphError, NumericError
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import (
@@ -24,6 +25,7 @@ from magmadnn.graph.spec import Spec, is_complex
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
+from magmadnn.tensor import Tensor
 
 from ._at_once import is_finite, singular_at_once
 from ._matrices import (
@@ -184,6 +186,7 @@ singular: Op = Op(
 takes_complex(singular)
 
 
+@checked_call
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """The singular value decomposition A = U diag(S) Vh of A [..., m, n], by LAPACK's gesdd.
 
@@ -215,11 +218,18 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     return SVDResult(*parts_of(singular(a, vectors=True, full=full), a.shape, full))
 
 
+@checked_call
 def svdvals(a: Any) -> Any:
     """The singular values of A [..., m, n], descending: [..., min(m, n)]; see `svd`.
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.
     """
-    found = singular(operand("svdvals", "a", a, 2), vectors=False, full=False)
-    return real(found[..., 0, :])
+    return values_of("svdvals", "a", operand("svdvals", "a", a, 2))
+
+
+def values_of(name: str, argument: str, a: Any) -> Any:
+    """The singular values of a function's operand, whose errors name both."""
+    if isinstance(a, Tensor) and not is_finite(values := a.read()):
+        refuse_unless_finite(name, argument, values)
+    return real(singular(a, vectors=False, full=False)[..., 0, :])

@@ -251,8 +251,8 @@ def test_errors_name_the_matrix_and_what_is_wrong_with_it(executor: str) -> None
         (md.linalg.inv, singular, r"inv: a\[1, 2\] is singular: pivot . of 5 is 0"),
         (lambda a: md.linalg.solve(np.eye(6), a), holes, r"solve: b\[2\] holds inf at \[4, 1\]"),
         (md.linalg.det, holes, r"a\[2\] holds inf at \[4, 1\]; give finite numbers"),
-        (md.linalg.svdvals, holes, r"svd: a\[2\] holds inf at \[4, 1\]"),
-        (md.linalg.eigvalsh, holes, r"eigh: a\[2\] holds inf at \[4, 1\]"),
+        (md.linalg.svdvals, holes, r"svd(vals)?: a\[2\] holds inf at \[4, 1\]"),
+        (md.linalg.eigvalsh, holes, r"eig(vals)?h: a\[2\] holds inf at \[4, 1\]"),
     ]:
         x, v = node(array), md.variable("v", np.ones(3))
         step = Executable([call(x)], [(v.node, v.node + 1.0)], executor=executor)

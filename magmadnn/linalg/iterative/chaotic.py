@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.linalg._matrices import refuse_unless_finite
+from magmadnn.linalg._operands import numbers
 from magmadnn.runtime.threads import thread_count
 from magmadnn.tensor import Operation, asarray
 
@@ -24,6 +26,7 @@ from .krylov import IterativeResult
 Reals = NDArray[Any]
 
 
+@checked_call
 def jacobi(a: Any, b: Any, *, rtol: float | None = None, maxiter: int = 10_000) -> IterativeResult:
     """X with A X = B for A with a strictly dominant diagonal: `|a_ii| > sum over j != i of |a_ij|`.
 
@@ -53,9 +56,10 @@ def jacobi(a: Any, b: Any, *, rtol: float | None = None, maxiter: int = 10_000) 
     if isinstance(rtol, bool) or not isinstance(rtol, (int, float)) or not 0 < rtol < 1:
         raise ArgumentError(f"jacobi: rtol must be a number between 0 and 1, got {rtol!r}")
     x, steps = _relaxed(matrix, right, float(rtol), maxiter)
-    left = np.abs(matrix @ x - right).max(initial=0)
+    with np.errstate(all="ignore"):
+        left = np.abs(matrix @ x - right).max(initial=0)
     size = np.abs(right).max(initial=0)
-    if left > rtol * size:
+    if not left <= rtol * size:
         raise NumericError(
             f"jacobi: after {steps} steps max |A x - b| is {left:.3g}, and {rtol * size:.3g} is wanted: give "
             "a larger maxiter or rtol, or use md.linalg.solve"
@@ -70,7 +74,7 @@ def _checked(a: Any, b: Any) -> tuple[Reals, Reals]:
         raise ArgumentError(
             "jacobi: takes arrays and Tensors, not Operations; md.linalg.solve has gradients"
         )
-    matrix, right = asarray(a).numpy(), asarray(b).numpy()
+    matrix, right = numbers("jacobi", "a", a).numpy(), numbers("jacobi", "b", b).numpy()
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ShapeError(f"jacobi: a must be one square matrix, got shape {matrix.shape}")
     if right.shape != matrix.shape[:1]:
@@ -121,11 +125,19 @@ def _relaxed(a: Reals, b: Reals, rtol: float, most: int) -> tuple[Reals, int]:
                 continue
             x[part] += left / diagonal[part]
             steps[number] += 1
+            if not np.isfinite(x[part]).all():  # it overflowed, which ends all
+                steps[number] = most
+
+    def relax_quietly(number: int) -> None:
+        with np.errstate(all="ignore"):  # of this thread
+            relax(number)
 
     # A part that was near may be so no more, as others went on: then all begin again where they are.
-    while max(steps) < most and np.abs(b - a @ x).max(initial=0) > 2 * goal:
+    while max(steps) < most and not np.abs(b - a @ x).max(initial=0) <= 2 * goal:
         near[:] = [False] * count
-        threads = [threading.Thread(target=relax, args=(number,)) for number in range(count)]
+        threads = [
+            threading.Thread(target=relax_quietly, args=(number,)) for number in range(count)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from magmadnn.backends.cuda import array_library
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, NumericError, ShapeError
 from magmadnn.graph.node import Node
+from magmadnn.linalg._at_once import is_finite
 from magmadnn.linalg._matrices import refuse_unless_finite
+from magmadnn.linalg._operands import numbers
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
 
 from .device_refinement import lies_on_device
@@ -28,6 +31,7 @@ class IterativeResult(NamedTuple):
     residual: float
 
 
+@checked_call
 def cg(
     a: Any, b: Any, *, x0: Any = None, rtol: float = 1e-5, atol: float = 0.0, maxiter: int | None = None,
     preconditioner: Any = None,
@@ -44,7 +48,7 @@ def cg(
         preconditioner: [n, n], near A^-1, as `a`.
 
     Raises:
-        NumericError: if the steps do not suffice, saying the residual; or b holds NaN or infinity.
+        NumericError: if the steps do not suffice, saying the residual; or an operand holds NaN or infinity.
         ArgumentError: for Operations, or arguments that make no sense.
         ShapeError: if sizes do not fit.
         MissingExtraError: if SciPy is not installed.
@@ -53,6 +57,7 @@ def cg(
     return given.solved(given.module.cg, {}, 1)
 
 
+@checked_call
 def gmres(
     a: Any, b: Any, *, x0: Any = None, rtol: float = 1e-5, atol: float = 0.0, restart: int = _RESTART,
     maxiter: int | None = None, preconditioner: Any = None,
@@ -70,7 +75,7 @@ def gmres(
         preconditioner: as for `cg`.
 
     Raises:
-        NumericError: if the steps do not suffice, saying the residual; or b holds NaN or infinity.
+        NumericError: if the steps do not suffice, saying the residual; or an operand holds NaN or infinity.
         ArgumentError: for Operations, or arguments that make no sense.
         ShapeError: if sizes do not fit.
         MissingExtraError: if SciPy is not installed.
@@ -95,7 +100,7 @@ class _Given:
             raise ArgumentError(
                 f"{name}: takes arrays and Tensors, not Operations; md.linalg.solve has gradients"
             )
-        right = asarray(b)
+        right = numbers(name, "b", b)
         self.device = lies_on_device(right)
         self._number = right.device
         self.n = _size(name, a, right)
@@ -118,7 +123,7 @@ class _Given:
             None if preconditioner is None else self._operator("preconditioner", preconditioner)
         )
         self._b = self._vector("b", right)
-        self._start = None if x0 is None else self._vector("x0", asarray(x0))
+        self._start = None if x0 is None else self._vector("x0", numbers(name, "x0", x0))
 
     def _operator(self, argument: str, a: Any) -> Any:
         """A matrix or an operator of the library; a dense or sparse matrix of the host goes to the device."""
@@ -132,7 +137,12 @@ class _Given:
             )
         sparse = scipy_sparse(self._name)
         if not self.device:
-            return a.tocsr() if sparse.issparse(a) else asarray(a).numpy()
+            found = a.tocsr() if sparse.issparse(a) else numbers(self._name, argument, a).read()
+            if not is_finite(found.data if sparse.issparse(a) else found):
+                refuse_unless_finite(
+                    self._name, argument, found.toarray() if sparse.issparse(a) else found
+                )
+            return found
         if sparse.issparse(a):
             return on_device(a, self._number)
         if isinstance(a, Tensor) and lies_on_device(a):
@@ -148,8 +158,8 @@ class _Given:
             )
         if self.device:
             return array_on_device(x) if lies_on_device(x) else array_on_device(x.to("device"))
-        refuse_unless_finite(self._name, argument, x.numpy()[None])
-        return x.numpy()
+        _refuse_unless_finite(self._name, argument, x.read())
+        return x.read()
 
     def solved(
         self, function: Callable[..., Any], more: dict[str, Any], of_cycle: int
@@ -167,6 +177,10 @@ class _Given:
             nonlocal steps
             steps += 1
 
+        if not self.n:
+            return IterativeResult(
+                asarray(np.zeros(0, np.result_type(self._b, np.float32))), 0, 0.0
+            )
         cycles = max(-(-self._most // of_cycle), 1)
         with np.errstate(all="ignore"):  # what does not converge is seen in the residual
             x, _ = function(
@@ -174,7 +188,8 @@ class _Given:
                 **self._tolerances, **more,
             )  # fmt: skip
         xp: Any = array_library() if self.device else np
-        left = float(xp.linalg.norm(self._a @ x - self._b))
+        with np.errstate(all="ignore"):
+            left = float(xp.linalg.norm(self._a @ x - self._b))
         size = float(xp.linalg.norm(self._b))
         goal = max(self._tolerances["rtol"] * size, self._tolerances["atol"])
         eps = float(np.finfo(np.asarray(x.dtype.type(0)).dtype).eps)
@@ -185,6 +200,19 @@ class _Given:
             )
         found = from_dlpack(x) if self.device else asarray(np.asarray(x))
         return IterativeResult(found, steps, left / size if size else 0.0)
+
+
+def _refuse_unless_finite(name: str, argument: str, x: Any) -> None:
+    """Look at a vector.
+
+    Raises:
+        NumericError: naming the first number that is NaN or infinite.
+    """
+    bad = np.flatnonzero(~np.isfinite(x))
+    if len(bad):
+        raise NumericError(
+            f"{name}: {argument} holds {x[bad[0]]} at [{bad[0]}]; give finite numbers"
+        )
 
 
 def _size(name: str, a: Any, b: Tensor) -> int:

@@ -46,10 +46,10 @@ def refined(a: Any, b: Any, positive: bool) -> RefinedResult:
     a, b = checked(a, b)
     matrix, right = (np.asarray(x.numpy(), np.float64) for x in (a, b))
     refuse_unless_finite("solve", "a", matrix)
-    refuse_unless_finite("solve", "b", right.reshape(len(right), -1))
     if not right.size:
         return RefinedResult(asarray(right), 0, 0.0, "refinement")
     columns = right.reshape(len(right), -1)
+    refuse_unless_finite("solve", "b", columns)
     x, steps, way = mixed(matrix, columns, positive)
     size = np.linalg.norm(matrix, np.inf) * np.abs(x).max(0) + np.abs(columns).max(0)
     left = np.abs(matrix @ x - columns).max(0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.linalg._matrices import refuse_unless_finite
+from magmadnn.linalg._operands import numbers
 from magmadnn.runtime.places import device_of
 
 from ._gpu import GpuPlace
@@ -84,7 +85,7 @@ def right_side(name: str, a: HostArray, b: Any) -> HostArray:
         DTypeError: if it is complex and a is not.
         NumericError: if it holds NaN or infinity.
     """
-    b = np.asarray(b)
+    b = numbers(name, "b", b).read()
     if b.ndim not in (1, 2) or b.shape[0] != a.shape[0]:
         raise ShapeError(
             f"{name}: b must be [n] or [n, k] with n = {a.shape[0]}, got shape {b.shape}"
