@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from magmadnn.errors import ArgumentError, CallError, UnknownNameError
-from magmadnn.search.fronts import front, ranking
+from magmadnn.ops import philox
+from magmadnn.search.fronts import Fronts, front, ranking
 from magmadnn.search.methods.choosing import METHODS, method_of
 from magmadnn.search.methods.method import Arrived, Method
 from magmadnn.search.spaces.space import Space, key_of
@@ -247,7 +248,132 @@ def test_the_ranking_goes_front_by_front() -> None:
     assert ranking([(1.0,), (3.0,), (3.0,), (2.0,)]) == [1, 2, 3, 0]
 
 
+def ranked_by_definition(scores: list[tuple[float, ...]]) -> list[int]:
+    """As `ranking` is defined: a front is what nobody dominates; of equal scores the first is better."""
+    left, found = set(range(len(scores))), []
+    while left:
+        here = sorted(
+            k
+            for k in left
+            if not any(dominates(scores[j], scores[k]) for j in left)
+            and not any(scores[j] == scores[k] for j in left if j < k)
+        )
+        room = dict.fromkeys(here, 0.0)
+        for axis in range(len(scores[0])):
+            order = sorted(here, key=lambda k: (scores[k][axis], k))
+            span = scores[order[-1]][axis] - scores[order[0]][axis]
+            room[order[0]] = room[order[-1]] = math.inf
+            for before, k, after in zip(order, order[1:], order[2:], strict=False):
+                room[k] += (scores[after][axis] - scores[before][axis]) / (span or math.inf)
+        found += sorted(here, key=lambda k: (-room[k], k))
+        left -= set(here)
+    return found
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_fronts_that_grow_are_those_of_all_scores(axes: int) -> None:
+    drawn = random.Random(axes)
+    for case in range(12):
+        values = [3, 7, 1000][case % 3]
+        scores = [tuple(drawn.randrange(values) * 1.0 for _ in range(axes)) for _ in range(25)]
+        if case % 4 == 0:  # each front has one member, or equal ones one after the other
+            scores = [(score[0],) * axes for score in scores]
+        expected = ranked_by_definition(scores)
+        assert ranking(scores) == expected
+        fronts, there = Fronts(axes), 0
+        while there < len(scores):
+            more = drawn.randrange(1, 12)
+            fronts.add(scores[there : there + more])
+            there = len(fronts)
+            best = ranked_by_definition(scores[:there])
+            assert fronts.best(there).tolist() == best
+            for count in (0, there // 3, there + 1):
+                assert sorted(fronts.members_of_best(count).tolist()) == sorted(best[:count])
+        assert best == expected
+
+
 # --- speed ----------------------------------------------------------------------------------------
+
+
+def test_promoting_by_fronts_does_not_sort_what_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times as many trials have about sqrt(10) times as many fronts, and no more work than that."""
+    looks: list[int] = []
+    dominated = Fronts._dominated
+
+    def counted(self: Fronts, some: Any, by: Any) -> Any:
+        looks.append(1)
+        return dominated(self, some, by)
+
+    monkeypatch.setattr(Fronts, "_dominated", counted)
+    drawn, counts = random.Random(3), []
+    for there in (200, 2000):
+        method = made("asha", cohort=9)
+
+        def arrive(count: int, first: int, method: Method = method) -> None:
+            scores = [(drawn.random(), drawn.random()) for _ in range(count)]
+            method.promoted(0, 0, [Arrived(first + k, {}, s) for k, s in enumerate(scores)])
+
+        arrive(there, 0)
+        looks.clear()
+        for k in range(10):
+            arrive(9, there + 9 * k)
+        counts.append(len(looks))
+    assert counts[1] < 5 * counts[0]
+
+
+def test_a_budget_of_epochs_looks_at_each_job_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    plain = Job.new_epochs.fget
+
+    def counted(job: Job) -> int:
+        looks.append(1)
+        return int(plain(job))  # type: ignore[misc] # a property has its function
+
+    monkeypatch.setattr(Job, "new_epochs", property(counted))
+    method = made("halving", trials=700)
+    schedule = Schedule(
+        method, lambda point: method.rungs(27), Limits(700, 650), lambda outcome: outcome.values
+    )
+    jobs = []
+    while (job := schedule.next_job()) is not None:
+        jobs.append(job.trial)
+        schedule.arrive(job, Outcome(DONE, values=far(job.point, job.epochs[-1])))
+    assert jobs == list(range(650))  # of one epoch each
+    assert [job.trial for job, _ in schedule.results()] == jobs
+    assert len(looks) < 5 * 700
+
+
+def test_a_budget_of_epochs_ends_in_the_logical_order() -> None:
+    everything = simulate(made("asha"), far, 60)[0]
+    for budget in (1, 30, 77, 150):
+        left, expected = budget, []
+        for job, outcome in everything:
+            if left > 0:
+                expected.append((job, outcome))
+            left -= job.new_epochs
+        method = made("asha")
+        schedule = Schedule(
+            method, lambda point: (1, 3, 9, 27), Limits(60, budget), lambda outcome: outcome.values
+        )
+        while (job := schedule.next_job()) is not None:
+            schedule.arrive(job, Outcome(DONE, values=far(job.point, job.epochs[-1])))
+        assert list(schedule.results()) == expected
+
+
+def test_points_of_many_trials_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, calls = made("random"), []
+    stream = philox.stream_of("search: points", 0)
+    alone = [philox.uniform(4, stream, 3, start=3 * trial).tolist() for trial in range(200)]
+    uniform = philox.uniform
+
+    def counted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        return uniform(*args, **options)
+
+    monkeypatch.setattr(philox, "uniform", counted)
+    assert [method.drawn(trial).tolist() for trial in range(200)] == alone
+    assert len(calls) == 4
+    assert method.drawn(7, 1).tolist() != method.drawn(7).tolist() == alone[7]
 
 
 @pytest.mark.parametrize(

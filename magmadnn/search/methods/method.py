@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from magmadnn.ops import philox
 from magmadnn.search.spaces.space import Point, Space, key_of
 
+_BLOCK = 64  # trials whose first attempts are drawn in one call
+
 Scores = tuple[float, ...]  # of the objectives, higher is better
 
 
@@ -56,6 +58,7 @@ class Method:
     def __init__(self, space: Space, seed: int) -> None:
         self.space, self.seed = space, seed
         self._seen: set[str] = set()
+        self._drawn: tuple[int, NDArray[np.float64]] | None = None  # first attempts of a block
 
     def check(self) -> None:  # most need nothing
         """Look, before a search begins, whether what the method needs is there.
@@ -102,7 +105,14 @@ class Method:
         """Random positions in [0, 1), one for each parameter, by seed, trial and attempt only."""
         count = len(self.space.dimensions)
         stream = philox.stream_of("search: points", attempt)
-        return philox.uniform(self.seed, stream, count, start=trial * count)
+        if attempt:
+            return philox.uniform(self.seed, stream, count, start=trial * count)
+        block = trial // _BLOCK
+        if self._drawn is None or self._drawn[0] != block:
+            many = philox.uniform(self.seed, stream, _BLOCK * count, start=block * _BLOCK * count)
+            self._drawn = block, many.reshape(_BLOCK, count)
+        found: NDArray[np.float64] = self._drawn[1][trial % _BLOCK]
+        return found
 
     def is_new(self, point: Point) -> bool:
         """Whether no trial has had the point; it counts as known from now on."""

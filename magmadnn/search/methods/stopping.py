@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from magmadnn.errors import ArgumentError
-from magmadnn.search.fronts import ranking
+from magmadnn.search.fronts import Fronts
 from magmadnn.search.spaces.space import Space
 from magmadnn.training.arguments import at_least
 
@@ -20,6 +24,21 @@ from .method import Arrived
 from .plain_methods import RandomSearch
 
 Ranked = tuple[float, int]  # minus the score, number
+
+
+@dataclass
+class _Fronted:
+    """Trials that have arrived at a rung, of several objectives.
+
+    Attributes:
+        fronts: of their scores.
+        numbers: of the trials, in the order in which they arrived.
+        waits: for each whether it has not gone on.
+    """
+
+    fronts: Fronts
+    numbers: list[int] = field(default_factory=list)
+    waits: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
 
 class _Rungs(RandomSearch):
@@ -80,8 +99,7 @@ class Asha(_Rungs):
         self.cohort = self._eta**2 if cohort is None else int(cohort)
         self._ranked: list[list[Ranked]] = []  # at each rung, best first
         self._waiting: list[list[Ranked]] = []  # those of them that have not gone on
-        self._scores: list[list[tuple[tuple[float, ...], int]]] = []  # of several objectives
-        self._gone: list[set[int]] = []
+        self._fronts: list[_Fronted] = []  # at each rung, of several objectives
 
     def settings(self) -> dict[str, Any]:
         """Its arguments."""
@@ -99,9 +117,8 @@ class Asha(_Rungs):
     def promoted(self, cohort: int, rung: int, trials: Sequence[Arrived]) -> list[int]:
         """Those among the best 1/eta of all that have arrived at the rung, and have not gone on before."""
         while len(self._ranked) <= rung:
-            for kept in (self._ranked, self._waiting, self._scores):
-                kept.append([])
-            self._gone.append(set())
+            self._ranked.append([])
+            self._waiting.append([])
         if trials and len(trials[0].scores) > 1:
             return self._promoted_by_fronts(rung, trials)
         ranked, waiting = self._ranked[rung], self._waiting[rung]
@@ -114,13 +131,16 @@ class Asha(_Rungs):
         return found
 
     def _promoted_by_fronts(self, rung: int, trials: Sequence[Arrived]) -> list[int]:
-        scores, gone = self._scores[rung], self._gone[rung]
-        scores += [(trial.scores, trial.number) for trial in trials]
-        count = max(len(scores) // self._eta, self.least)
-        order = ranking([score for score, _ in scores])[:count]
-        found = [scores[k][1] for k in order if scores[k][1] not in gone]
-        gone.update(found)
-        return found
+        while len(self._fronts) <= rung:
+            self._fronts.append(_Fronted(Fronts(len(trials[0].scores))))
+        here = self._fronts[rung]
+        here.fronts.add([trial.scores for trial in trials])
+        here.numbers += [trial.number for trial in trials]
+        here.waits = np.concatenate([here.waits, np.ones(len(trials), np.bool_)])
+        best = here.fronts.members_of_best(max(len(here.fronts) // self._eta, self.least))
+        found = best[here.waits[best]]
+        here.waits[found] = False
+        return [here.numbers[k] for k in found.tolist()]
 
 
 class Halving(Asha):

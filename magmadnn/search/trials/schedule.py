@@ -10,6 +10,7 @@ ends at a place in the logical order: what workers did beyond it does not count.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ Scored = Callable[[Outcome], tuple[float, ...]]
 class _Stage:
     jobs: list[int]  # trials
     missing: int
+    epochs: list[int]  # [k]: of the first k jobs together, all of them last
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Schedule:
         self._known_points = {trial: job.point for (trial, _), (job, _) in self._known.items()}
         self._points: list[Point] = []
         self._stages: dict[tuple[int, int], _Stage] = {}
+        self._order: list[tuple[int, int]] = []  # of the stages
         self._complete: list[int] = []  # for each rung, how many leading cohorts are complete there
         self._ready: list[Key] = []
         self._jobs: dict[Key, Job] = {}
@@ -204,13 +207,15 @@ class Schedule:
         """Trials of a stage may begin."""
         if rung == len(self._complete):
             self._complete.append(0)
-        self._stages[cohort, rung] = _Stage(trials, len(trials))
+        stage = self._stages[cohort, rung] = _Stage(trials, len(trials), [0])
+        insort(self._order, (cohort, rung))
         for place, trial in enumerate(trials):
             point = self._points[trial]
             job = Job(trial, cohort, rung, point, self._rungs(point)[: rung + 1])
             self._jobs[job.key], self._place[job.key] = job, place
-            self._planned += job.new_epochs
+            stage.epochs.append(stage.epochs[-1] + job.new_epochs)
             heapq.heappush(self._ready, job.key)
+        self._planned += stage.epochs[-1]
         if not trials:
             self._close(rung)
 
@@ -252,8 +257,13 @@ class Schedule:
             return True
         if self._limits.epochs is None or self._planned < self._limits.epochs:
             return False
-        before = sum(job.new_epochs for other, job in self._jobs.items() if other < key)
-        return before >= self._limits.epochs
+        return self._epochs_before(key) >= self._limits.epochs
+
+    def _epochs_before(self, key: Key) -> int:
+        """Epochs of all jobs that stand before one; few stages stand behind it."""
+        here = bisect_left(self._order, key[:2])
+        behind = sum(self._stages[stage].epochs[-1] for stage in self._order[here:])
+        return self._planned - behind + self._stages[key[:2]].epochs[self._place[key]]
 
     def _spent(self) -> bool:
         """Whether a further cohort is beyond the budget of epochs."""
