@@ -79,7 +79,7 @@ ROOMS = {
         padding stand_ins
         formulas
         promotion
-        kernels rates dump
+        kernels rates dump collecting
     """,
     "compiler.llvm": """
         standalone

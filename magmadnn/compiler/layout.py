@@ -99,7 +99,9 @@ class Layouts:
         self.padded: set[Node] = set()
         self._joinable, self._paddable = joinable, paddable
         self.sizes: dict[str, int] = {}
+        self._met: set[Dim] = set()  # sizes whose symbols have a stand-in
         self._loaded: dict[Node, Node] = {}
+        self._spreads: dict[Any, str | None] = {}
         self._copied, self._loads = copied, loads
         order = list(nodes)
         self._stand_ins = stand_ins_for(order)
@@ -149,7 +151,10 @@ class Layouts:
 
     def _place(self, node: Node) -> None:
         for size in node.shape:
-            for symbol in sorted(size.symbols if isinstance(size, Dim) else ()):
+            if not isinstance(size, Dim) or size in self._met:
+                continue
+            self._met.add(size)
+            for symbol in sorted(size.symbols):
                 next_one = self._stand_ins[len(self.sizes) % MOST_SYMBOLS]
                 self.sizes.setdefault(symbol, next_one)
         view = self._view(node)
@@ -318,8 +323,12 @@ class Layouts:
         if node in self.padded:
             own = node.shape[-1] == columns and product(node.shape[:-1]) == product(rows)
             return PADDED if own else None
-        seen = broadcast(self.arrays[node], bind_shape((*rows, columns), self.sizes))
-        return None if seen is None else spread_of(seen)
+        array = self.arrays[node]
+        key = array.shape, array.strides, array.itemsize, rows, columns
+        if key not in self._spreads:  # deep networks ask the same of each of their layers
+            seen = broadcast(array, bind_shape((*rows, columns), self.sizes))
+            self._spreads[key] = None if seen is None else spread_of(seen)
+        return self._spreads[key]
 
     def row_axes(self, node: Node, shape: Shape) -> tuple[tuple[int, int], ...]:
         """The axes of the rows of a value that is read in a shape: see the function of this name."""

@@ -138,6 +138,8 @@ class Dim:
         return -self + other
 
     def __mul__(self, other: Size) -> Size:
+        if not isinstance(other, Dim):
+            return _lower({monomial: c * int(other) for monomial, c in self._terms})
         terms: dict[Monomial, int] = {}
         for left, a in self._terms:
             for right, b in _terms_of(other):
@@ -266,9 +268,14 @@ def _quotient(total: tuple[Monomial, int], part: tuple[Monomial, int]) -> Size |
 
 def product(sizes: Sequence[Size]) -> Size:
     """The number of elements of a shape."""
-    total: Size = 1
+    number = 1
     for size in sizes:
-        total = total * size
+        if not isinstance(size, Dim):
+            number = number * size
+    total: Size = number
+    for size in sizes:
+        if isinstance(size, Dim):
+            total = size * total if total != 1 else size
     return total
 
 

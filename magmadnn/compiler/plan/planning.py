@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from magmadnn.compiler.collecting import uncollected
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.lower.select import select
@@ -118,6 +119,7 @@ def _loops(draft: Draft, planned: Callable[[Program], NativePlan]) -> dict[Node,
     return {w.region.nodes[0]: loop_plan(w.region.nodes[0], w.needed, planned) for w in loops}
 
 
+@uncollected()
 def native_plan(
     program: Program,
     *,

@@ -7,7 +7,6 @@ own with what it calls declared. No pass looks beyond one function: the code is 
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 from llvmlite import ir
 
 from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.compiler.collecting import uncollected
 from magmadnn.compiler.llvm.ir.target import Target, object_code
 
 # Characters of text at least, but for the last piece: LLVM takes 4 ms for a module with hardly any code.
@@ -28,7 +28,7 @@ _LENGTH = 8  # bytes of a number
 _NAME = re.compile(r'@"([^"]+)"')
 
 _one_at_a_time = ProcessLock()
-_before: list[tuple[float, bool]] = []  # while a thread writes: how the interpreter was set
+_before: list[float] = []  # while a thread writes: how long turns were
 
 
 class Pieces:
@@ -129,10 +129,9 @@ def quick_turns() -> Iterator[None]:
     They need it for moments, but would wait 5 ms for it each time. Nobody looks for garbage meanwhile: what
     is made is in use until the text is written.
     """
-    with _one_at_a_time:
-        _before.append((sys.getswitchinterval(), gc.isenabled()))
+    with _one_at_a_time, uncollected():
+        _before.append(sys.getswitchinterval())
         sys.setswitchinterval(_TURN)
-        gc.disable()
         try:
             yield
         finally:
@@ -142,10 +141,7 @@ def quick_turns() -> Iterator[None]:
 def _set_back() -> None:
     """As it was before a thread began to write; also in a child that was forked meanwhile."""
     while _before:
-        seconds, collects = _before.pop()
-        sys.setswitchinterval(seconds)
-        if collects:
-            gc.enable()
+        sys.setswitchinterval(_before.pop())
 
 
 if hasattr(os, "register_at_fork"):

@@ -63,6 +63,7 @@ class Growth:
         self.streams: dict[Region, set[Node]] = {}
         self.order = RegionOrder()
         self._extents: dict[Node, Extent] = {}
+        self._formulas: dict[Node, tuple[int, tuple[int, ...]]] = {}
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class Growth:
         """Whether all formulas of a region in the making are, and long rows are walked over once."""
         extents: dict[Node, Extent] = {}
         for node in region.nodes:
-            extents[node] = _extent(node, [extents.get(b, _READ) for b in self._bases(node)])
+            extents[node] = self._over(node, [extents.get(b, _READ) for b in self._bases(node)])
         once = not _is_long(region) or all(_walks_once(n, e, region) for n, e in extents.items())
         return once and all(extent.is_short for extent in extents.values())
 
@@ -124,7 +125,19 @@ class Growth:
         inside = (
             self._extents[b] if self.of.get(b) is region else _READ for b in self._bases(node)
         )
-        return _extent(node, list(inside))
+        return self._over(node, list(inside))
+
+    def _over(self, node: Node, operands: Sequence[Extent]) -> Extent:
+        """The extent over those of its operands; of a reduction or a product, its result is known."""
+        walks = max((e.walks for e in operands), default=0)
+        if not isinstance(node.op, Op) or node.op.kind is not OpKind.POINTWISE:
+            return Extent(1, 0, walks + 1)
+        if (formula := self._formulas.get(node)) is None:  # asked for often
+            formula = self._formulas[node] = depth_of(node), times_written(node)
+        depth, times = formula
+        deepest = max((e.depth for e in operands), default=0)
+        length = 1 + sum(n * e.length for n, e in zip(times, operands, strict=True))
+        return Extent(length, depth + deepest, walks)
 
     def _bases(self, node: Node) -> list[Node]:
         return [self._layouts.bases[i] for i in node.inputs]
@@ -150,16 +163,6 @@ def _walks_once(node: Node, extent: Extent, region: Region) -> bool:
 
 
 _READ = Extent(1, 0, 0)  # of what lies in memory
-
-
-def _extent(node: Node, operands: Sequence[Extent]) -> Extent:
-    """The extent of a node over those of its operands; of a reduction or a product, its result is known."""
-    walks = max((e.walks for e in operands), default=0)
-    if not isinstance(node.op, Op) or node.op.kind is not OpKind.POINTWISE:
-        return Extent(1, 0, walks + 1)
-    deepest = max((e.depth for e in operands), default=0)
-    lengths = (n * e.length for n, e in zip(times_written(node), operands, strict=True))
-    return Extent(1 + sum(lengths), depth_of(node) + deepest, walks)
 
 
 def _is_stream(base: Node, region: Region) -> bool:

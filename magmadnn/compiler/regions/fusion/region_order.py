@@ -57,13 +57,14 @@ class RegionOrder:
 
     def reaches(self, start: Region, targets: Collection[Region]) -> bool:
         """Whether `start` needs one of `targets`, directly or through others."""
-        first = min(map(self._at, targets))
+        place = self._place
+        first = min(place[region] for region in targets)
         seen, stack = {start}, [start]
         while stack:
             fresh = self.needs[stack.pop()] - seen
             if not fresh.isdisjoint(targets):
                 return True
-            behind = [region for region in fresh if self._at(region) > first]
+            behind = [region for region in fresh if place[region] > first]
             seen.update(behind)
             stack += sorted(behind, key=self._at, reverse=True)  # what is nearest is looked at next
         return False
@@ -75,10 +76,10 @@ class RegionOrder:
         self, begin: Region, table: Mapping[Region, set[Region]], start: int, end: int
     ) -> set[Region]:
         """What hangs on a region, directly or through others, at places from `start` to `end`."""
-        seen, stack = {begin}, [begin]
+        seen, stack, place = {begin}, [begin], self._place
         while stack:
             near = table[stack.pop()] - seen
-            inside = {region for region in near if start <= self._at(region) <= end}
+            inside = {region for region in near if start <= place[region] <= end}
             seen |= inside
             stack.extend(inside)
         return seen
