@@ -10,6 +10,8 @@ from magmadnn.graph.op import Array
 from magmadnn.ops.contraction import compute_stacks_by
 
 _LARGEST = 128  # rows and columns
+_UNROLLED = 32  # sizes up to which a kernel is compiled for them alone
+_LARGE, _LINE = 4 << 20, 64  # bytes of results that are stored past the caches, and of a cache line
 _LEAST = 200_000  # multiply-adds of a stack, a call of NumPy's for a matrix counted as some
 _CALL = 200
 
@@ -26,7 +28,9 @@ def product_of_stacks(x: Array, w: Array) -> Array | None:
         return None
     from magmadnn.runtime.cpu.matrices.stacks import on_stack
 
-    return on_stack("gemm", (), (x, w), (m, n))
+    past = count * m * n * x.itemsize >= _LARGE and n * x.itemsize % _LINE == 0
+    known = (m, k, n, int(past)) if max(m, k, n) <= _UNROLLED else ()
+    return on_stack("gemm", (), (x, w), (m, n), known)
 
 
 compute_stacks_by(product_of_stacks)

@@ -29,12 +29,14 @@ class Library:
         dtype: of operands and result.
         operands: how many there are.
         settings: what the function is told besides.
+        known: numbers that the kernel is for alone, in the order of its function.
     """
 
     function: str
     dtype: str
     operands: int
     settings: tuple[bool, ...] = ()
+    known: tuple[int, ...] = ()
 
     @property
     def slots(self) -> tuple[str, ...]:

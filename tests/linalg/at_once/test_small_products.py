@@ -22,7 +22,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     known = stacks.on_stack
 
     def noted(*arguments: Any) -> Any:
-        found.append(arguments[-1])
+        found.append(arguments[3])
         return known(*arguments)
 
     monkeypatch.setattr(stacks, "on_stack", noted)
@@ -86,3 +86,35 @@ def test_bits_do_not_depend_on_threads() -> None:
     finally:
         md.set_threads(before)
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [(8, 8, 8), (5, 19, 16), (7, 3, 32), (12, 32, 9)])
+def test_kernels_for_one_size_and_stores_past_the_caches_change_no_bit(
+    dtype: str, size: tuple[int, int, int]
+) -> None:
+    m, k, n = size
+    count = (
+        stacks._LARGE // (m * n * np.dtype(dtype).itemsize) + 3
+    )  # of what has memory at whole lines
+    x, w = (RNG.normal(size=(count, *one)).astype(dtype) for one in ((m, k), (k, n)))
+    plain = stacks.on_stack("gemm", (), (x, w), (m, n))
+    assert plain is not None
+    for past in (0, 1) if n * x.itemsize % 64 == 0 else (0,):
+        found = stacks.on_stack("gemm", (), (x, w), (m, n), (*size, past))
+        np.testing.assert_array_equal(found, plain)
+
+
+def test_only_large_results_of_whole_lines_pass_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones would be read from memory by whoever comes next; others have lines that are not whole."""
+    found: list[tuple[int, ...]] = []
+    called = stacks.on_stack
+
+    def noted(*arguments: Any) -> Any:
+        found.append(arguments[-1])
+        return called(*arguments)
+
+    monkeypatch.setattr(stacks, "on_stack", noted)
+    for count, n in ((9000, 8), (4000, 8), (9000, 9), (130, 40)):
+        md.ops.matmul(*RNG.normal(size=(2, count, n, n)))
+    assert found == [(8, 8, 8, 1), (8, 8, 8, 0), (9, 9, 9, 0), ()]

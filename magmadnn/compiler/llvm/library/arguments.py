@@ -18,7 +18,7 @@ class LibraryArguments:
         code: writes the kernel.
         rows, columns: of a matrix of the result.
         height, width: of a matrix of the first operand.
-        settings: as the kernel has them.
+        settings, known: as the kernel has them.
     """
 
     def __init__(self, kernel: Library, code: Code, frame: Frame) -> None:
@@ -26,7 +26,7 @@ class LibraryArguments:
         self.item = memory_item(kernel.dtype)
         self.rows, self.columns = frame.integer("rows"), frame.integer("columns")
         self.height, self.width = frame.integer("height"), frame.integer("width")
-        self.settings = kernel.settings
+        self.settings, self.known = kernel.settings, kernel.known
 
     @property
     def words(self) -> Array:

@@ -72,6 +72,7 @@ def write_library(kernel: Library, code: Code, frame: Frame, target: Target) -> 
     if kernel.function not in TAKEN_TOGETHER:
         with code.when(some), code.loop(first, end) as matrix:
             WRITERS[kernel.function](arguments, matrix)
+        code.settle()  # a product may have been stored past the caches
         return
     with code.choose(frame.integer(SMALL).differs(0)) as (small, others):
         with small:

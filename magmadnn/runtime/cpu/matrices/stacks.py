@@ -30,13 +30,17 @@ from magmadnn.runtime.threads import thread_count
 from .lapack import function_of
 
 _KEPT = 32  # programs
-_LARGE = 256 << 10  # bytes of a result
+_LARGE = 256 << 10  # bytes of a result, from which on its memory begins at a cache line
 _programs: OrderedDict[tuple[object, ...], _Program] = OrderedDict()
 _lock = ProcessLock(keep=True)
 
 
 def on_stack(
-    function: str, settings: tuple[bool, ...], operands: Sequence[Array], matrix: tuple[int, int]
+    function: str,
+    settings: tuple[bool, ...],
+    operands: Sequence[Array],
+    matrix: tuple[int, int],
+    known: tuple[int, ...] = (),
 ) -> Array | None:
     """What a function gives for each matrix of a stack; bits do not depend on the number of threads.
 
@@ -45,13 +49,14 @@ def on_stack(
         settings: what it is told.
         operands: [..., rows, columns], of one dtype; leading axes broadcast.
         matrix: rows and columns of the results.
+        known: what a kernel is for alone, see `Library`.
 
     Returns:
         [..., *matrix]; None where the function is not there, or finds something wrong.
     """
     leading = np.broadcast_shapes(*(x.shape[:-2] for x in operands))
     packed = [_packed(x, leading) for x in operands]
-    kernel = Library(function, packed[0].dtype.name, len(packed), settings)
+    kernel = Library(function, packed[0].dtype.name, len(packed), settings, known)
     if function_of(kernel) is None:
         return None
     shapes = tuple(x.shape[-2:] for x in packed)
