@@ -10,23 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from magmadnn.calls import checked_call
-from magmadnn.data.batching import split_rows
-from magmadnn.errors import ArgumentError, MagmaDNNError, quoted
+from magmadnn.errors import ArgumentError, quoted
 from magmadnn.training.arguments import at_least, checked_limit
 from magmadnn.training.callbacks import Callback
 
+from .given import (
+    check_callbacks,
+    check_seconds,
+    check_stratified,
+    first_points,
+    fit_options_of,
+    mapping_of,
+    split_data,
+)
 from .judging import Judge
 from .methods.choosing import method_of
 from .objectives import Reaches, objectives_of, reads_time
 from .progress import SearchProgress
-from .spaces.building import Builder, as_named, check_fit_parameters
-from .spaces.dimensions import is_number
-from .spaces.space import Point, Space, key_of
+from .spaces.building import Builder, check_fit_parameters
+from .spaces.space import Space
 from .study import Study
 from .study_folder import StudyFolder
 from .study_plan import Ends, Plan
 from .trials.records import FAILED, Job, Outcome, trials_of
-from .trials.rows import check_same_rows, data_sha256, folds_of, is_small, rows_of
+from .trials.rows import check_same_rows, data_sha256, folds_of, is_small
 from .trials.schedule import Schedule
 from .trials.training import Task
 from .workers.places import Elsewhere, Here, Place, place_elsewhere
@@ -132,6 +139,8 @@ def run(
     checked_limit("search", memory_limit)
     check_seconds("trial_seconds", trial_seconds)
     check_seconds("total_seconds", total_seconds)
+    check_stratified(stratified, folds)
+    options, made_callbacks = fit_options_of(fit_options), check_callbacks(callbacks)
     builder = Builder.of(build)
     searched = builder.fitting(Space.of(space))
     check_fit_parameters(searched)
@@ -144,16 +153,16 @@ def run(
         )
     if resume and out is None:
         raise ArgumentError("search: resume: give out, the folder of the study to go on with")
-    chosen = method_of(method, searched, seed, trials, dict(method_options or {}))
+    chosen = method_of(method, searched, seed, trials, mapping_of("method_options", method_options))
     chosen.check()
     if method != "grid" and (trials, until, total_epochs, total_seconds) == (None,) * 4:
         raise ArgumentError(
             f"search: {method} has no end of its own; give trials=100, or until=, total_epochs= or "
             "total_seconds="
         )
-    points = _first_points(first, searched)
+    points = first_points(first, searched)
     if folds is None:
-        train, validation = _split(x, y, validation_split, validation_data, seed)
+        train, validation = split_data(x, y, validation_split, validation_data, seed)
         parts: list[Any] = []
     else:
         if validation_data is not None:
@@ -165,8 +174,8 @@ def run(
         train,
         validation,
         {"epochs": int(epochs), "batch_size": int(batch_size)},
-        dict(fit_options or {}),
-        callbacks,
+        options,
+        made_callbacks,
         seed,
         parts,
         len(chosen.rungs(epochs)) > 1,
@@ -311,57 +320,3 @@ def _planned(method: str, trials: int | None, space: Space) -> int | None:
     conditional = any(one.conditions for one in space.dimensions.values())
     most = None if conditional or method not in ("grid", "random") else space.count
     return most if trials is None else trials if most is None else min(trials, most)
-
-
-def check_seconds(name: str, value: Any) -> None:
-    """Look whether an argument is None or a time above 0.
-
-    Raises:
-        ArgumentError: if not.
-    """
-    if value is not None and not (is_number(value) and value > 0):
-        raise ArgumentError(
-            f"search: {name} must be a number of seconds above 0, got {quoted(value)}"
-        )
-
-
-def _split(
-    x: Any, y: Any, share: float, validation: Any, seed: int
-) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The rows that are trained on, and those that metrics are of."""
-    if validation is not None:
-        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
-            raise ArgumentError("search: validation_data must be (x, y)")
-        check_same_rows(x, y)
-        return (x, y), (validation[0], validation[1])
-    rows = check_same_rows(x, y)
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise ArgumentError(
-            f"search: validation_split must be above 0 and below 1, got {quoted(share)}: trials are "
-            f"compared on "
-            "rows that they were not trained on"
-        )
-    kept, held = split_rows(rows, share, seed)
-    return (rows_of(x, kept), rows_of(y, kept)), (rows_of(x, held), rows_of(y, held))
-
-
-def _first_points(first: Any, space: Space) -> list[Point]:
-    """The user's own points, checked; of an older study the best that this space has too."""
-    if isinstance(first, Study):
-        valued = [trial for trial in first.trials if trial.values]
-        best = sorted(valued, key=lambda t: (*(-s for s in first.scores(t)), t.number))
-        found = []
-        for trial in best:
-            try:
-                found.append(space.checked(trial.point, "search: first"))
-            except MagmaDNNError:
-                continue  # of another space
-            if len(found) == 10:
-                break
-        return found
-    points = [space.checked(as_named(p, space), f"search: first[{k}]") for k, p in enumerate(first)]
-    keys = [key_of(point) for point in points]
-    for k, key in enumerate(keys):
-        if key in keys[:k]:
-            raise ArgumentError(f"search: first[{k}]: is there twice")
-    return points

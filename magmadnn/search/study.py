@@ -144,10 +144,11 @@ class Study(Findings):
             UnknownNameError: matplotlib does not know the ending.
             FileError: the picture cannot be written.
         """
+        place = None if path is None else as_path("study.plot: path", path)
         check_drawing(self)
         figure = overview(self)
-        if path is not None:
-            write_picture(figure, Path(path))
+        if place is not None:
+            write_picture(figure, place)
         return figure
 
     def report(self, folder: str | Path) -> Path:

@@ -140,6 +140,14 @@ PYTHON: dict[str, PythonCase] = {
             'function of the model\'s number: callbacks=lambda k: [md.callbacks.CSVLogger(f"run-{k}")]'
         ),
     ),
+    "callbacks: a function that takes no number": (
+        lambda p: many(callbacks=lambda: [STOP]),
+        ArgumentError,
+        (
+            "fit_many: callbacks: a function is called with the model's number: too many positional "
+            "arguments; write lambda k: [...]"
+        ),
+    ),
     "callbacks: one for two models": (
         lambda p: many(callbacks=lambda number: [STOP]),
         ArgumentError,

@@ -161,6 +161,22 @@ def test_repeats_have_folds_of_their_own() -> None:
         ({"outer": 70}, ArgumentError, "fewer than the 70"),
         ({"repeats": 0}, ArgumentError, "repeats must be"),
         (
+            {"outer": 1},
+            ArgumentError,
+            "search: nested: outer must be an integer of at least 2, got 1",
+        ),
+        (
+            {"inner": 1},
+            ArgumentError,
+            "search: nested: inner must be an integer of at least 2, got 1",
+        ),
+        (
+            {"seed": -3},
+            ArgumentError,
+            "search: nested: seed must be an integer of at least 0, got -3",
+        ),
+        ({"objective": ["accuracy", "loss"]}, ArgumentError, "objective must be one metric"),
+        (
             {"objective": lambda m: m["accuracy"]},
             ArgumentError,
             "is not measured on the outer folds",

@@ -19,9 +19,11 @@ from magmadnn.data import split_rows
 from magmadnn.errors import (
     ArgumentError,
     CheckpointError,
+    DataError,
     FileError,
     MagmaDNNError,
     NumericError,
+    ShapeError,
     UnknownNameError,
 )
 from magmadnn.search.study_folder import StudyFolder, log_begin, read_study
@@ -252,6 +254,25 @@ REFUSED = [
     ({"build": demanding}, ArgumentError, "build needs depth"),
     ({"space": {"batch_size": S.uniform(1.0, 9.0)}}, ArgumentError, "batch_size must be an integer"),
     ({"space": {"epochs": S.integer(0, 3)}}, ArgumentError, "epochs must be an integer of at least 1"),
+    ({"method": ["grid"]}, ArgumentError, "method must be a name such as 'random', got ['grid']"),
+    ({"callbacks": []}, ArgumentError, "each training needs callbacks of its own, got []"),
+    ({"callbacks": lambda k: []}, ArgumentError, "callbacks is called without arguments: missing a required"),
+    ({"callbacks": lambda: None, "trials": 10}, ArgumentError, "EarlyStopping()], got None from it"),
+    ({"callbacks": lambda: [3], "trials": 10}, ArgumentError, "got [3] from it"),
+    ({"fit_options": ["shuffle"]}, ArgumentError, "fit_options must be a dict with names, got ['shuffle']"),
+    ({"fit_options": {"epochs": 3}}, ArgumentError, "epochs is an argument of the search; give it there"),
+    ({"fit_options": {"initial_epoch": 1}}, ArgumentError, "which the search itself begins and ends"),
+    ({"fit_options": {"shufle": True}}, UnknownNameError, "did you mean 'shuffle'?"),
+    ({"method_options": [1]}, ArgumentError, "method_options must be a dict with names, got [1]"),
+    ({"first": {"lr": 0.1}}, ArgumentError, "got {'lr': 0.1}; put it into a list"),
+    ({"first": 3}, ArgumentError, "first must be a list of points"),
+    ({"first": [3]}, ArgumentError, "first[0] must be a dict with names, got 3"),
+    ({"first": [{"lr": 0.1, "learning_rate": 0.2}]}, ArgumentError, "lr and learning_rate, which are"),
+    ({"stratified": True}, ArgumentError, "stratified is for folds"),
+    ({"stratified": "no", "folds": 2}, ArgumentError, "stratified must be True, False or None, got 'no'"),
+    ({"validation_data": (X, Y[:-1])}, ShapeError, "validation_data: x has 97 rows but y has 96"),
+    ({"validation_data": (X[:0], Y[:0])}, DataError, "validation_data: x is empty"),
+    ({"validation_data": (X, None)}, ArgumentError, "validation_data: y is missing"),
 ]  # fmt: skip
 
 

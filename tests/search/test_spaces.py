@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.errors import ArgumentError, CallError, UnknownNameError
 from magmadnn.search.spaces.space import Space, key_of, space_of_plain
 from tests.mistakes import error_of
 
@@ -134,6 +134,7 @@ REFUSED = [
     (lambda: S.grid(0.0, 1e-2, step=3e-3), ArgumentError, "the last is 0.009; give stop=0.009"),
     (lambda: S.grid(1.0, 0.0, step=0.5), ArgumentError, "start 1.0 is above stop 0.0"),
     (lambda: S.grid(0.0, 1.0, step=0.0), ArgumentError, "step must be above 0, got 0.0"),
+    (lambda: S.grid(0.0, 1.0), CallError, "grid: argument 'step' is missing"),  # type: ignore[call-arg]
     (lambda: S.grid(0.0, 1.0, step=1e-12), ArgumentError, "give a larger step"),
     (lambda: Space.of({}), ArgumentError, "there is nothing to search"),
     (lambda: Space.of({"units": 3}), ArgumentError, "there is nothing to search"),

@@ -139,6 +139,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"stratified": "yes"},
         "stratified must be True, False or None, got 'yes'",
     ),
+    "a function that needs more": (
+        {"build": lambda units, seed: network()},
+        (
+            "build needs units, but is given a seed only; give it a default value, or a function that fills "
+            "it in: lambda: build(...)"
+        ),
+    ),
     "a model": (
         {"build": SHARED},
         f"build must be a function, got {SHARED!r}; give a function that builds it",

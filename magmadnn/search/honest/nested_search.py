@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, quoted
 from magmadnn.models.baselines import classification_baselines
 from magmadnn.ops import philox
+from magmadnn.search.objectives import objectives_of
 from magmadnn.search.searching import run
 from magmadnn.search.spaces.space import Space
 from magmadnn.search.study import Study
@@ -70,7 +71,15 @@ def nested(
         ArgumentError: as `run`; for an argument of `run` that is given otherwise here; if a class has fewer
             rows than there are folds.
     """
-    at_least("search: nested: repeats", repeats, 1)
+    for name, value, least in (
+        ("outer", outer, 2), ("inner", inner, 2), ("repeats", repeats, 1), ("seed", seed, 0),
+    ):  # fmt: skip
+        at_least(f"search: nested: {name}", value, least)
+    if len(objectives_of(objective)) > 1:
+        raise ArgumentError(
+            "search: nested: objective must be one metric, which chooses the point of each outer fold, got "
+            f"{quoted(objective)}"
+        )
     for name in _OWN:
         if name in options:
             raise ArgumentError(

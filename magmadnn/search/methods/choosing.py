@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import UnknownNameError
+from magmadnn.errors import ArgumentError, UnknownNameError, quoted
 from magmadnn.search.spaces.space import Space
 
 from .learning_distribution import CrossEntropy
@@ -34,6 +34,8 @@ def method_of(
         UnknownNameError: if there is none of that name, or it has no such option.
         ArgumentError: if it cannot search this space, or an option is out of range.
     """
+    if not isinstance(name, str):
+        raise ArgumentError(f"search: method must be a name such as 'random', got {quoted(name)}")
     if name not in METHODS:
         raise UnknownNameError.of("search: method", name, METHODS)
     if name == "halving" and trials is not None:

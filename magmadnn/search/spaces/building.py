@@ -133,7 +133,13 @@ class Builder:
 
 
 def as_named(point: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """A point that a user wrote, with `lr` and `learning_rate` called as the space calls them."""
+    """A point that a user wrote, with `lr` and `learning_rate` called as the space calls them.
+
+    Raises:
+        ArgumentError: if it has both, and the space one of them.
+    """
+    if all(name in point for name in _ALIASES) and not all(n in space.dimensions for n in _ALIASES):
+        raise ArgumentError("search: first: a point has lr and learning_rate, which are the same")
     return {
         _ALIASES[n] if n in _ALIASES and n not in space.dimensions else n: v
         for n, v in point.items()

@@ -16,6 +16,7 @@ from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Self
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, quoted
 
 Value = Any  # None, bool, int, float, str, or a tuple of such
@@ -279,6 +280,7 @@ class Choice(Dimension):
 # --- the constructors that users call -------------------------------------------------------------
 
 
+@checked_call
 def uniform(low: float, high: float) -> Dimension:
     """Real numbers from `low` to `high`, spread evenly.
 
@@ -290,6 +292,7 @@ def uniform(low: float, high: float) -> Dimension:
     return Range(float(low), float(high))
 
 
+@checked_call
 def log_uniform(low: float, high: float) -> Dimension:
     """Positive numbers from `low` to `high` whose logarithms are spread evenly: rates, decays.
 
@@ -305,6 +308,7 @@ def log_uniform(low: float, high: float) -> Dimension:
     return Range(float(low), float(high), log=True)
 
 
+@checked_call
 def integer(low: int, high: int) -> Dimension:
     """Whole numbers from `low` to `high`, both included.
 
@@ -314,6 +318,7 @@ def integer(low: int, high: int) -> Dimension:
     return _whole_numbers("integer", low, high)
 
 
+@checked_call
 def log_integer(low: int, high: int) -> Dimension:
     """Whole numbers from `low` to `high`, both included, whose logarithms are spread evenly: widths.
 
@@ -325,6 +330,7 @@ def log_integer(low: int, high: int) -> Dimension:
     return replace(_whole_numbers("log_integer", low, high), log=True)
 
 
+@checked_call
 def choice(values: Sequence[Any]) -> Dimension:
     """One of several values: None, booleans, numbers, texts, or lists of such.
 
@@ -343,6 +349,7 @@ def choice(values: Sequence[Any]) -> Dimension:
     return Choice(made)
 
 
+@checked_call
 def grid(start: float, stop: float, *, step: float) -> Dimension:
     """Numbers from `start` to `stop`, both included, at distances of `step`.
 

@@ -13,7 +13,7 @@ from magmadnn.data._structure import is_mapped, leaves, rebuild, row_count, take
 from magmadnn.data.tables.libraries import is_column, is_table, raw_column, raw_table
 from magmadnn.data.tables.plain import is_foreign_data, plain_target
 from magmadnn.data.targets import target_kind
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.training.arguments import at_least
 from magmadnn.training.many.folds import fold_rows
 
@@ -45,7 +45,7 @@ def is_small(data: Any) -> bool:
     return sum(array.nbytes for part in data for _, array in _arrays(part)) <= _SMALL
 
 
-def check_same_rows(x: Any, y: Any) -> int:
+def check_same_rows(x: Any, y: Any, what: str = "search") -> int:
     """How many rows x and y have.
 
     Raises:
@@ -53,10 +53,15 @@ def check_same_rows(x: Any, y: Any) -> int:
         ShapeError: if they have different numbers.
     """
     if y is None:
-        raise ArgumentError("search: y is missing: a search needs arrays x and y, not an iterable")
+        raise ArgumentError(f"{what}: y is missing: a search needs arrays x and y, not an iterable")
     if is_foreign_data(x) or is_foreign_data(y):
         return count_rows(x, "x")
-    return row_count([x, y], "data")
+    count, targets = row_count(x, f"{what}: x"), row_count(y, f"{what}: y")
+    if count != targets:
+        raise ShapeError(
+            f"{what}: x has {count} rows but y has {targets}: every row needs a target"
+        )
+    return count
 
 
 def folds_of(

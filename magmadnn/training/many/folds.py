@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,6 +158,7 @@ def cross_validate(
     if not callable(build) or isinstance(build, Model):
         way_out = "; give a function that builds it" if isinstance(build, Model) else ""
         raise ArgumentError(f"{_WHAT}: build must be a function, got {quoted(build)}{way_out}")
+    _check_signature(build)
     at_least(f"{_WHAT}: folds", folds, 2)
     at_least(f"{_WHAT}: repeats", repeats, 1)
     at_least(f"{_WHAT}: seed", seed, 0)
@@ -180,6 +181,26 @@ def cross_validate(
         figures = scalars(model.evaluate(part[0], part[1], sample_weight=part[2]))
         found.append({**row, **(dict.fromkeys(figures, math.nan) if history.failed else figures)})
     return CrossValidation(found, models, histories, held)
+
+
+def _check_signature(build: Callable[..., Model]) -> None:
+    """Look whether `build` can be called with nothing but a seed.
+
+    Raises:
+        ArgumentError: if it needs more.
+    """
+    try:
+        parameters = signature(build).parameters.values()
+    except ValueError:
+        return  # one of C that does not say what it takes
+    of_lists = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    for one in parameters:
+        by_name = one.kind is not Parameter.POSITIONAL_ONLY and one.name == "seed"
+        if one.default is Parameter.empty and one.kind not in of_lists and not by_name:
+            raise ArgumentError(
+                f"{_WHAT}: build needs {one.name}, but is given a seed only; give it a default value, or a "
+                "function that fills it in: lambda: build(...)"
+            )
 
 
 def _cell(name: str, value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,14 @@ def callbacks_for(what: str, given: Callbacks, count: int) -> list[list[Callback
                     f'the model\'s number: callbacks=lambda k: [md.callbacks.{name}(f"run-{{k}}")]'
                 )
         return [copy.deepcopy(first) for _ in range(count)] if count > 1 else [first]
+    try:
+        signature(given).bind(0)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{label}: a function is called with the model's number: {error}; write lambda k: [...]"
+        ) from error
+    except ValueError:
+        pass  # one of C that does not say what it takes
     found, owners = [], dict[int, int]()
     for number in range(count):
         own = listed(

@@ -1,0 +1,189 @@
+"""What `run` is given beside the space: points, rows, further arguments of `fit`; each is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+from magmadnn.data.batching import split_rows
+from magmadnn.errors import ArgumentError, MagmaDNNError, UnknownNameError, quoted
+from magmadnn.training import Model
+from magmadnn.training.callbacks import Callback
+
+from .spaces.building import as_named
+from .spaces.dimensions import is_number
+from .spaces.space import Point, Space, key_of
+from .study import Study
+from .trials.rows import check_same_rows, rows_of
+
+_OF_SEARCH = ("batch_size", "epochs", "callbacks", "verbose", "validation_data", "validation_split")
+_NOT_HERE = ("x", "y", "initial_epoch")
+
+
+def mapping_of(name: str, value: Any) -> dict[str, Any]:
+    """An argument that must be a dict whose keys are names; None is an empty one.
+
+    Raises:
+        ArgumentError: if it is not.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ArgumentError(f"search: {name} must be a dict with names, got {quoted(value)}")
+    return dict(value)
+
+
+def fit_options_of(given: Any) -> dict[str, Any]:
+    """Further arguments of `fit`.
+
+    Raises:
+        ArgumentError: if it is no dict, or has what the search itself says to `fit`.
+        UnknownNameError: if `fit` has no such argument.
+    """
+    found = mapping_of("fit_options", given)
+    known = [name for name in signature(Model.fit).parameters if name != "self"]
+    for name in found:
+        if name in _OF_SEARCH:
+            raise ArgumentError(
+                f"search: fit_options: {name} is an argument of the search; give it there"
+            )
+        if name in _NOT_HERE:
+            raise ArgumentError(
+                f"search: fit_options: {name} is not for trials, which the search itself begins and ends; "
+                "leave it out"
+            )
+        if name not in known:
+            raise UnknownNameError.of("search: fit_options: argument of fit", name, known)
+    return found
+
+
+def check_callbacks(given: Any) -> Callable[[], Sequence[Callback]]:
+    """Look whether `callbacks` is a function without arguments that makes callbacks.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    way_out = "give a function, such as lambda: [md.callbacks.EarlyStopping()]"
+    if not callable(given):
+        raise ArgumentError(
+            f"search: callbacks: each training needs callbacks of its own, got {quoted(given)}; {way_out}"
+        )
+    try:
+        signature(given).bind()
+    except TypeError as error:
+        raise ArgumentError(f"search: callbacks is called without arguments: {error}") from error
+    except ValueError:
+        pass  # one of C that does not say what it takes
+
+    return _Callbacks(given)
+
+
+@dataclass(frozen=True)
+class _Callbacks:
+    """The callbacks of a training, from a user's function.
+
+    Attributes:
+        make: that function.
+    """
+
+    make: Callable[[], Any]
+
+    def __call__(self) -> Sequence[Callback]:
+        """New ones.
+
+        Raises:
+            ArgumentError: if the function gives something else.
+        """
+        found = self.make()
+        if not isinstance(found, (list, tuple)) or not all(isinstance(c, Callback) for c in found):
+            raise ArgumentError(
+                "search: callbacks must be a function that gives a list such as "
+                f"[md.callbacks.EarlyStopping()], got {quoted(found)} from it"
+            )
+        return found
+
+
+def check_stratified(value: Any, folds: Any) -> None:
+    """Look whether `stratified` is True, False or None, and given for folds.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentError(f"search: stratified must be True, False or None, got {quoted(value)}")
+    if value is not None and folds is None:
+        raise ArgumentError("search: stratified is for folds; give folds=5, or leave it out")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Look whether an argument is None or a time above 0.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    if value is not None and not (is_number(value) and value > 0):
+        raise ArgumentError(
+            f"search: {name} must be a number of seconds above 0, got {quoted(value)}"
+        )
+
+
+def split_data(
+    x: Any, y: Any, share: float, validation: Any, seed: int
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The rows that are trained on, and those that metrics are of.
+
+    Raises:
+        ArgumentError: if the share or `validation` cannot be used.
+        ShapeError: if x and y have different numbers of rows.
+    """
+    if validation is not None:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            raise ArgumentError("search: validation_data must be (x, y)")
+        check_same_rows(x, y)
+        check_same_rows(validation[0], validation[1], "search: validation_data")
+        return (x, y), (validation[0], validation[1])
+    rows = check_same_rows(x, y)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise ArgumentError(
+            f"search: validation_split must be above 0 and below 1, got {quoted(share)}: trials are "
+            "compared on rows that they were not trained on"
+        )
+    kept, held = split_rows(rows, share, seed)
+    return (rows_of(x, kept), rows_of(y, kept)), (rows_of(x, held), rows_of(y, held))
+
+
+def first_points(first: Any, space: Space) -> list[Point]:
+    """The user's own points, checked; of an older study the best that this space has too.
+
+    Raises:
+        ArgumentError: if it is no list of points, or one of them is not of this space or there twice.
+        UnknownNameError: if one has a parameter that the space does not have.
+    """
+    if isinstance(first, Study):
+        valued = [trial for trial in first.trials if trial.values]
+        best = sorted(valued, key=lambda t: (*(-s for s in first.scores(t)), t.number))
+        found = []
+        for trial in best:
+            try:
+                found.append(space.checked(trial.point, "search: first"))
+            except MagmaDNNError:
+                continue  # of another space
+            if len(found) == 10:
+                break
+        return found
+    if isinstance(first, Mapping) or not isinstance(first, Sequence) or isinstance(first, str):
+        way_out = "; put it into a list" if isinstance(first, Mapping) else ""
+        raise ArgumentError(
+            f"search: first must be a list of points such as [{{'learning_rate': 0.1}}], or a study, got "
+            f"{quoted(first)}{way_out}"
+        )
+    for k, point in enumerate(first):
+        mapping_of(f"first[{k}]", point)
+    points = [space.checked(as_named(p, space), f"search: first[{k}]") for k, p in enumerate(first)]
+    keys = [key_of(point) for point in points]
+    for k, key in enumerate(keys):
+        if key in keys[:k]:
+            raise ArgumentError(f"search: first[{k}]: is there twice")
+    return points
