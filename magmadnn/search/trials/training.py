@@ -18,6 +18,7 @@ from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training import History, Model, fit_many
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
+from magmadnn.training.many.collecting import collecting_seldom
 
 from .records import DONE, FAILED, NO_MEMORY, Job, Outcome
 
@@ -82,6 +83,7 @@ class Task:
         """Whether several trials may be trained in one call."""
         return self.options.keys() <= _OF_MANY
 
+    @collecting_seldom()
     def outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Train jobs of one stage in one call, each to the bits that it has by itself.
 

@@ -14,6 +14,7 @@ from magmadnn.training.loop.history import History
 from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.model import Model
 
+from .collecting import collecting_seldom
 from .given import (
     Callbacks,
     Rows,
@@ -37,6 +38,7 @@ _KEPT_ON_DEVICES = 4096  # and of those on a device, which have 0.2 MB each
 
 
 @checked_call
+@collecting_seldom()
 def fit_many(
     models: Sequence[Model],
     x: Any,

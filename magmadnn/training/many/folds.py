@@ -24,6 +24,7 @@ from magmadnn.training.loop.history import History
 from magmadnn.training.loop.totals import scalars
 from magmadnn.training.model.model import Model
 
+from .collecting import collecting_seldom
 from .fits import fit_many
 from .given import Callbacks, Rows, rows_in, taken
 
@@ -108,6 +109,7 @@ class CrossValidation(ExplainsAttributes):
 
 
 @checked_call
+@collecting_seldom()
 def cross_validate(
     build: Callable[..., Model],
     x: Any,
