@@ -48,6 +48,8 @@ def run(name: str, command: list[str]) -> tuple[bool, float]:
     start = time.monotonic()
     # Two test processes share the cores: more threads each would only get into each other's way.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    # Hundreds of tests start processes, of which each would compile the package's modules anew.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     passed = subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
     seconds = time.monotonic() - start
     print(f"== {name}: {'passed' if passed else 'FAILED'} in {seconds:.1f} s", flush=True)

@@ -60,14 +60,19 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., subprocess.Popen]:
-    """Starts a command in a process of its own, without matplotlib; it is gone after the test."""
-    running: list[subprocess.Popen] = []
+def without_curves(tmp_path: Path) -> str:
+    """A search path for processes, with the package and without matplotlib."""
     absent = tmp_path / "absent" / "matplotlib"
     absent.mkdir(parents=True)
     (absent / "__init__.py").write_text("raise ImportError\n")
-    path = os.pathsep.join([str(absent.parent), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
+    return os.pathsep.join([str(absent.parent), str(ROOT)])
+
+
+@pytest.fixture
+def start(tmp_path: Path, without_curves: str) -> Callable[..., subprocess.Popen]:
+    """Starts a command in a process of its own, without matplotlib; it is gone after the test."""
+    running: list[subprocess.Popen] = []
+    environment = {**os.environ, "PYTHONPATH": without_curves, "PYTHONWARNINGS": "error"}
 
     def run(*arguments: object, **options: object) -> subprocess.Popen:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -331,7 +331,7 @@ def killed_trainings(start, command, images, tmp_path, interrupt, goes_on, kills
 
 
 def test_kill_9_at_random_moments(start, command, images, tmp_path, interrupt, goes_on) -> None:
-    killed_trainings(start, command, images, tmp_path, interrupt, goes_on, kills=6)
+    killed_trainings(start, command, images, tmp_path, interrupt, goes_on, kills=3)
 
 
 @pytest.mark.long

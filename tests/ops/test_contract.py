@@ -158,15 +158,15 @@ def test_other_ops_of_equal_value(op: Op, checked: Checked) -> None:
 @every_op
 def test_compiled_code_equals_the_reference(op: Op, checked: Checked) -> None:
     """The same bounds hold for the native executor, on its kernels or on calls of NumPy."""
-    count = 0
-    for dtype in (*FLOATS, "int32"):
-        if dtype in REFUSED.get(op.name, ()):
-            continue
-        for case in cases(op, dtype):
-            node, inputs = on_graph(case)
-            run = Executable([node], executor="native")
-            (result,) = run.run(dict(zip(inputs, case.operands, strict=True)))
-            assert result.dtype == node.dtype
-            assert_matches(case, result)
-            count += 1
-    checked(count)
+    dtypes = [d for d in (*FLOATS, "int32") if d not in REFUSED.get(op.name, ())]
+    every = [case for dtype in dtypes for case in cases(op, dtype)]
+    nodes, feeds = [], {}
+    for case in every:  # all in one program: compiled together
+        node, inputs = on_graph(case)
+        nodes.append(node)
+        feeds |= dict(zip(inputs, case.operands, strict=True))
+    results = Executable(nodes, executor="native").run(feeds)
+    for case, node, result in zip(every, nodes, results, strict=True):
+        assert result.dtype == node.dtype
+        assert_matches(case, result)
+    checked(len(every))

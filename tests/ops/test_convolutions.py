@@ -54,7 +54,9 @@ def test_random_convolutions(block: int) -> None:
         assert np.array_equal(ops.convolution(x, w, **settings), expected), seed
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(k, marks=pytest.mark.long) for k in range(20, 60))]
+)
 def test_gradients_of_random_convolutions_in_native_code(seed: int) -> None:
     """Of a product with the result: each gradient is the transpose of a linear map, hence exact too."""
     x, w, settings = draw(seed)

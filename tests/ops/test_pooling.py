@@ -22,7 +22,7 @@ from tests.ops.contract_cases import Array
 
 EPS = 2.0**-52
 TOGETHER = 13  # poolings of one program
-PROGRAMS = 40
+PROGRAMS, USUAL = 40, 12  # of which the usual run has some
 
 
 class Pooling(NamedTuple):
@@ -47,6 +47,9 @@ class Pooling(NamedTuple):
     @property
     def geometry(self) -> dict[str, Any]:
         return {"size": self.size, "strides": self.strides, "padding": self.padding}
+
+    def __str__(self) -> str:  # without the numbers: to write them takes longer than to pool them
+        return f"pooling of {self.x.shape} by {self.geometry}, {self.count_padding=}"
 
 
 def drawn(rng: np.random.Generator) -> Pooling:
@@ -118,7 +121,10 @@ def kernels(nodes: list[Node]) -> list[str]:
     return [work.region.kind.value for work in native_plan(Program.of(nodes)).work]
 
 
-@pytest.mark.parametrize("seed", range(PROGRAMS))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(USUAL), *(pytest.param(k, marks=pytest.mark.long) for k in range(USUAL, PROGRAMS))],
+)
 def test_random_poolings(seed: int, checked: Callable[[int], None]) -> None:
     rng = np.random.default_rng(seed)
     nodes: list[Node] = []
@@ -140,7 +146,7 @@ def test_random_poolings(seed: int, checked: Callable[[int], None]) -> None:
                 largest = max(np.abs(case.x).max(), 4.0)
                 bound = 66 * EPS * 64 * largest
                 np.testing.assert_allclose(
-                    got, expected, rtol=0, atol=bound, err_msg=str((name, case))
+                    got, expected, rtol=0, atol=bound, err_msg=f"{name} {case}"
                 )
             checked(1)
     assert not {"call"} & {*kernels(nodes)}  # nothing is left to NumPy

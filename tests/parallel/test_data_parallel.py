@@ -67,11 +67,12 @@ def trained(
     "options",
     [
         {"validation_split": 0.1},
-        {"sample_weight": WEIGHTS},
-        {"accumulate": 3},
+        {"sample_weight": WEIGHTS, "accumulate": 3},
+        pytest.param({"sample_weight": WEIGHTS}, marks=pytest.mark.long),
+        pytest.param({"accumulate": 3}, marks=pytest.mark.long),
         pytest.param({"shards": 13}, marks=pytest.mark.long),
     ],
-    ids=["validated", "weighted", "accumulated", "13 shards"],
+    ids=["validated", "both", "weighted", "accumulated", "13 shards"],
 )
 def test_any_number_of_ranks_gives_the_same_bits(options: dict[str, Any]) -> None:
     one, *others = (simulate(ranks, lambda comm: trained(comm, **options)) for ranks in RANKS)

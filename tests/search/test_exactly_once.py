@@ -109,7 +109,7 @@ def test_every_history_gives_the_same_table_and_each_training_once(
     method: str, tmp_path: Path
 ) -> None:
     expected = untimed(searched(method, Workers(random.Random(0), Counter())))
-    broken, histories = 0, 5 if method == "median" else 20  # it has nine trainings for each trial
+    broken, histories = 0, 3 if method == "median" else 10  # it has nine trainings for each trial
     for seed in range(histories):
         drawn, handed, folder = (
             random.Random(seed),

@@ -88,6 +88,8 @@ def _passed(
     if not rounding:
         ways[fuse] = _fuse_without_rounding
     run = functools.partial(_run, check=check, ways=ways, dump=dump)
+    if check:
+        verify(before=program, after=program, name="none yet")
     draft = run(_ON_PROGRAMS, Draft(program))
 
     def regions(program: Program) -> Draft:

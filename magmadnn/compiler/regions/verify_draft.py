@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -53,10 +54,10 @@ class _Draft:
         """Every value has one region, which comes after those that it reads from."""
         draft, layouts = self.draft, self.draft.layouts
         nodes = [n for n in draft.program.nodes() if isinstance(n.op, Op) and n in layouts.bases]
-        homes = [n for region in draft.regions for n in region.nodes]
+        homes = Counter(n for region in draft.regions for n in region.nodes)
         for node in nodes:
-            if not layouts.is_view(node) and homes.count(node) != 1:
-                raise self.fail(f"{node.label} is in {homes.count(node)} regions, expected 1")
+            if not layouts.is_view(node) and homes[node] != 1:
+                raise self.fail(f"{node.label} is in {homes[node]} regions, expected 1")
         done: set[Region] = set()
         for region in draft.regions:
             if missing := self.known.before[region] - done:
@@ -67,13 +68,13 @@ class _Draft:
         """A value that is written over a variable is its only new value, and nobody needs the old one."""
         draft, known = self.draft, self.known
         updates = [(target, value) for value, target in draft.in_place.items()]
-        targets = [target for target, _ in updates]
+        targets = Counter(target for target, _ in updates)
         for target, value in updates:
             where = f"{value.label} in place of {target.label}"
             if (target, value) not in draft.program.updates or target.op is not VARIABLE:
                 raise self.fail(f"{where}: there is no such update")
-            if targets.count(target) > 1:
-                raise self.fail(f"{where}: {target.label} is written {targets.count(target)} times")
+            if targets[target] > 1:
+                raise self.fail(f"{where}: {target.label} is written {targets[target]} times")
             region = known.home.get(value)
             if region is None or region.kind in BY_PYTHON:
                 raise self.fail(f"{where}: no kernel computes it")

@@ -31,15 +31,17 @@ def library_of(major: int) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
+_USUAL = ("sm_70", "sm_80", "sm_90a")  # the others take the text of the one before, with --all
+
+
+def _marks(major: int, name: str) -> list[pytest.MarkDecorator]:
+    reason = f"NVRTC of CUDA {major} is not installed"
+    marks = [pytest.mark.skipif(library_of(major) is None, reason=reason)]
+    return marks if name in _USUAL else [*marks, pytest.mark.long]
+
+
 ARCHITECTURES = [
-    pytest.param(
-        major,
-        name,
-        id=name,
-        marks=pytest.mark.skipif(
-            library_of(major) is None, reason=f"NVRTC of CUDA {major} is not installed"
-        ),
-    )
+    pytest.param(major, name, id=name, marks=_marks(major, name))
     for major, names in _KNOWN.items()
     for name in names
 ]

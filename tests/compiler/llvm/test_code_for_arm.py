@@ -35,7 +35,10 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["mlp_adam", "batch_norm", "layer_norm", "dropout"])
+@pytest.mark.parametrize(
+    "name",
+    ["mlp_adam", "layer_norm", *(pytest.param(n, marks=pytest.mark.long) for n in ("batch_norm", "dropout"))],
+)  # fmt: skip
 def test_kernels_of_training_steps_call_nothing(name: str) -> None:
     """No instruction of x86, no function of a run-time library."""
     target = named("cortex-a72")
@@ -60,8 +63,14 @@ def calls(listing: str) -> set[str]:
     return called - set(re.findall(r"^(\w+):", listing, re.MULTILINE))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("cpu", ARM)
+@pytest.mark.parametrize(
+    ("cpu", "dtype"),
+    [
+        pytest.param(cpu, dtype, marks=() if (k + j) % 2 else pytest.mark.long)
+        for k, cpu in enumerate(ARM)
+        for j, dtype in enumerate(("float32", "float64"))
+    ],
+)
 def test_the_loop_of_a_tile_is_bound_by_its_multiply_adds(cpu: str, dtype: str) -> None:
     """24 of them by elements of A that lie in lanes, of 11 registers that are loaded, and little else."""
     loop = tile_loop(llvm_text([Gemm(dtype)], named(cpu)), named(cpu))

@@ -27,6 +27,12 @@ ROUNDED = Loading("float32", "bfloat16")
 LOADS = [(BRAIN, BRAIN), (HALF, None), (ROUNDED, HALF), (None, ROUNDED)]
 PAIRS = [(BRAIN, BRAIN), (ROUNDED, BRAIN), (ROUNDED, ROUNDED)]
 IDS = ["brain", "half-left", "rounded-half", "rounded-right"]
+# The usual run has each load with two of the transposes, and its neighbour with the other two.
+TURNS = [
+    pytest.param(*both, load, id=f"{name}-{both}", marks=() if (k + sum(both)) % 2 else pytest.mark.long)
+    for k, (name, load) in enumerate(zip(IDS, LOADS, strict=True))
+    for both in BOTH
+]  # fmt: skip
 
 # On which `emulated` may stand for the instruction: nothing else is made for that CPU with it.
 EMULATING = [replace(target, dots=True, cpu="x86-64-v3") for target in WIDTHS]
@@ -102,8 +108,7 @@ def test_bits(ta: bool, tb: bool, loads: Any) -> None:
     check(made, 37, 83, 1301)
 
 
-@pytest.mark.parametrize("loads", LOADS, ids=IDS)
-@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize(("ta", "tb", "loads"), TURNS)
 def test_blocks_cuts_and_widths(ta: bool, tb: bool, loads: Any) -> None:
     made = Gemm("float32", ta, tb, load_a=loads[0], load_b=loads[1])
     for blocking in (SMALL, PLAIN):
@@ -138,8 +143,14 @@ def emulated(code: Code, a: Value, b: Value, total: Value) -> Value:
     return total
 
 
-@pytest.mark.parametrize("blocking", [None, SMALL])
-@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize(
+    ("ta", "tb", "blocking"),
+    [
+        pytest.param(*both, blocking, marks=() if (k + sum(both)) % 2 else pytest.mark.long)
+        for both in BOTH
+        for k, blocking in enumerate((None, SMALL))
+    ],
+)
 def test_nothing_is_read_beyond_the_matrices(
     monkeypatch: Any, ta: bool, tb: bool, blocking: Blocking | None
 ) -> None:
@@ -152,8 +163,7 @@ def test_nothing_is_read_beyond_the_matrices(
             np.testing.assert_array_equal(got, by_rule(made, a, b, target))
 
 
-@pytest.mark.parametrize("loads", LOADS, ids=IDS)
-@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize(("ta", "tb", "loads"), TURNS)
 @pytest.mark.parametrize("column", [False, True])
 def test_a_single_row_or_column(column: bool, ta: bool, tb: bool, loads: Any) -> None:
     made = Gemv("float32", ta, tb, column, load_a=loads[0], load_b=loads[1])
@@ -164,8 +174,14 @@ def test_a_single_row_or_column(column: bool, ta: bool, tb: bool, loads: Any) ->
 # --- pairs ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ta", "tb"), BOTH)
-@pytest.mark.parametrize("loads", PAIRS)
+@pytest.mark.parametrize(
+    ("ta", "tb", "loads"),
+    [
+        pytest.param(*both, loads, marks=() if (k + sum(both)) % 2 else pytest.mark.long)
+        for k, loads in enumerate(PAIRS)
+        for both in BOTH
+    ],
+)
 def test_pairs(monkeypatch: Any, loads: Any, ta: bool, tb: bool) -> None:
     """All of a kernel for AVX512-BF16 but the instruction, which two FMAs stand for.
 

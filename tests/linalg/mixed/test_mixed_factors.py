@@ -112,7 +112,7 @@ def test_what_float32_cannot_factorise_is_left_to_others() -> None:
 
 
 @pytest.mark.skipif(library_of(13) is None, reason="NVRTC of CUDA 13 is not installed")
-@pytest.mark.parametrize("width", [32, 16, 8])
+@pytest.mark.parametrize("width", [32, pytest.param(16, marks=pytest.mark.long), 8])
 def test_cudas_compiler_takes_the_text(width: int) -> None:
     options = ["-arch=sm_90", f"-DWIDTH={width}", f"-DROWS={32 // width}"]
     assert compiled(kernels.TEXT, 13, options)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,40 +74,61 @@ def trained(model: Any, way: Any, x: Any = X, **options: Any) -> dict[str, Any]:
     return model.values() | moments | {"losses": np.array([row["loss"] for row in rows])}
 
 
+@cache
+def on_one_rank(case: str) -> dict[str, Any]:
+    make, x, options = MODELS[case]
+    return trained(make(), md.parallel.DataParallel(), x, **options)
+
+
 def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("case", MODELS)
-def test_bits_depend_on_no_layout_and_no_number_of_ranks(case: str) -> None:
+USUAL = {"dense": (1, 2, 5), "groups": (2,), "norm": (5,), "decay": (2,), "images": (2, 5)}
+RUNS = [
+    pytest.param(case, ranks, marks=() if ranks in USUAL[case] else pytest.mark.long)
+    for case in MODELS
+    for ranks in (1, 2, 5)
+]
+
+
+@pytest.mark.parametrize(("case", "ranks"), RUNS)
+def test_bits_depend_on_no_layout_and_no_number_of_ranks(case: str, ranks: int) -> None:
     """They are those of `DataParallel` on one rank; moments and averages too."""
     make, x, options = MODELS[case]
-    expected = trained(make(), md.parallel.DataParallel(), x, **options)
+    expected = on_one_rank(case)
     kinds = [None, {"conv2d_1": Columns(), "dense_1": Blocks((9, 4))}] if case == "images" else None
-    for ranks in (1, 2, 5):
-        for layers in kinds or list(LAYOUTS.values())[ranks % 3 :: 2]:
+    for layers in kinds or list(LAYOUTS.values())[ranks % 3 :: 2]:
 
-            def run(comm: Communicator, layers: Any = layers) -> dict[str, Any]:
-                way = md.parallel.Hybrid(layers, comm, deterministic="layout")
-                return trained(make(), way, x, **options)
+        def run(comm: Communicator, layers: Any = layers) -> dict[str, Any]:
+            way = md.parallel.Hybrid(layers, comm, deterministic="layout")
+            return trained(make(), way, x, **options)
 
-            for found in simulate(ranks, run):
-                same(found, expected)
-
-
-@pytest.mark.parametrize("layouts", LAYOUTS)
-def test_each_layout_with_both_ways(layouts: str) -> None:
-    expected = trained(dense(), md.parallel.DataParallel())
-    for kind in (md.parallel.ModelParallel, md.parallel.Hybrid):
-
-        def run(comm: Communicator, kind: Any = kind) -> dict[str, Any]:
-            way = kind(communicator=comm, layers=LAYOUTS[layouts], deterministic="layout")
-            return trained(dense(), way)
-
-        for found in simulate(4, run):
+        for found in simulate(ranks, run):
             same(found, expected)
+
+
+KINDS = (md.parallel.ModelParallel, md.parallel.Hybrid)
+TURNS = [  # the usual run has each layout one way: both ways compile the same step
+    pytest.param(layouts, kind, marks=() if (k + turn) % 2 else pytest.mark.long)
+    for k, layouts in enumerate(LAYOUTS)
+    for turn, kind in enumerate(KINDS)
+]
+
+
+@pytest.mark.parametrize(("layouts", "kind"), TURNS)
+def test_each_layout_with_both_ways(layouts: str, kind: Any) -> None:
+    make, x, options = MODELS["dense"]
+    expected = on_one_rank("dense")
+
+    def run(comm: Communicator) -> dict[str, Any]:
+        way = kind(communicator=comm, layers=LAYOUTS[layouts], deterministic="layout")
+        return trained(make(), way, x, **options)
+
+    for found in simulate(4, run):
+        same(found, expected)
 
 
 def test_ranks_compute_their_part_where_a_layout_lets_them() -> None:
