@@ -18,8 +18,9 @@ from magmadnn.errors import ArgumentError, quoted
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.durable import write_file
 
-from .description.checking import check, gpus_here
+from .description.checking import check
 from .description.drawing import svg
+from .description.gpus import gpus_here
 from .description.history import History
 from .description.planning import Plan, plan_of
 from .description.reading import Description, described, read_workflow

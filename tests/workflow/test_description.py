@@ -16,7 +16,8 @@ from magmadnn.storage.event_log import EventLog
 from magmadnn.workflow import Workflow
 from magmadnn.workflow.description.checking import check
 from magmadnn.workflow.description.cores import Cores, as_mask, of_mask
-from magmadnn.workflow.description.dependencies import earlier, most_together
+from magmadnn.workflow.description.dependencies import earlier, most_together, ranks_needed
+from magmadnn.workflow.description.gpus import Gpus
 from magmadnn.workflow.description.history import History
 from magmadnn.workflow.description.planning import plan_of
 from magmadnn.workflow.description.reading import Description, read_workflow
@@ -340,3 +341,51 @@ def test_a_plan_has_cores_and_gpus(tmp_path: Path) -> None:
     assert "a.0         0-1 2-3 gpu 0 gpu 1" in str(plan) and "b.0         all" in str(plan)
     free = plan_of(loaded(tmp_path, "pin = false\n" + textwrap.dedent(text)), cores=range(5))
     assert all(cores == [] for run in free.runs for cores in run.cores)
+
+
+def test_ranks_keep_to_the_gpus_that_they_have_seen(tmp_path: Path) -> None:
+    text = """
+    [[modules]]
+    name = "one"
+    function = "m:f"
+    gpus = 1
+    [[modules]]
+    name = "two"
+    function = "m:f"
+    gpus = 2
+    after = ["one"]
+    [[modules]]
+    name = "apart"
+    command = ["true"]
+    gpus = 3
+    after = ["two"]
+    """
+    description = loaded(tmp_path, text)
+    one, two, apart = description.model.modules
+    assert ranks_needed(description) == 2  # never together, but in one process each its own GPUs
+    places = Gpus([4, 5], ["0", "1", "2"])
+    assert places.take([one]) == [([4], [["0"]])]
+    assert places.take([one, two]) is None and places.free_ranks == [5]
+    places.give_back([4], ["0"])
+    assert places.take([two]) == [([5], [["0", "1"]])]
+    assert places.take([one]) is None  # rank 4 keeps to GPU 0, which is taken
+    places.give_back([5], ["0", "1"])
+    assert places.take([one, two]) is None
+    assert "(rank 4 GPU 0; rank 5 GPU 0,1)" in places.why_not([one, two], True)
+    assert places.why_not([one, two], False) == ""
+    assert places.take([apart]) == [([4], [["0", "1", "2"]])]
+    places.give_back([4], ["0", "1", "2"])
+    assert places.take([one]) == [([4], [["0"]])] and places.take_for(two, ["1", "2"]) is None
+    assert Gpus([1], []).why_not([two], False) == "needs 2 GPUs at once, but there are 0"
+    places.lose(5)
+    assert (
+        places.why_not([one, two], False) == "needs 2 ranks at once, but 1 were lost and 1 are left"
+    )
+    assert Gpus([1, 2], ["0", "1", "2"]).take([one, two]) == [([2], [["2"]]), ([1], [["0", "1"]])]
+    assert [run.gpus for run in plan_of(description).runs] == [
+        [["0"]],
+        [["0", "1"]],
+        [["0", "1", "2"]],
+    ]
+    with pytest.raises(DataError, match="plan: two has no place on 1 ranks for modules and 3 GPUs"):
+        plan_of(description, 3, gpus=["0", "1", "2"])

@@ -13,16 +13,9 @@ from pathlib import Path
 from magmadnn.errors import DataError, UnknownNameError, quoted, shown
 
 from .dependencies import circle, gang_ranks, home_steps, steps_of
+from .gpus import gpus_here
 from .model import GroupModel, ModuleModel
 from .reading import Description, Fault
-
-
-def gpus_here() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [one.strip() for one in given.split(",") if one.strip()]
-    return [str(k) for k, _ in enumerate(sorted(Path("/dev").glob("nvidia[0-9]*"), key=str))]
 
 
 def check(description: Description, ranks: int | None = None) -> None:

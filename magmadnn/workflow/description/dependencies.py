@@ -6,7 +6,7 @@ within a group the same holds of its modules, in each iteration anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from .reading import Description
@@ -152,14 +152,28 @@ def most_together(weights: Mapping[str, int], before: Mapping[str, set[str]]) ->
 
 
 def ranks_needed(description: Description) -> int:
-    """Ranks of all modules that may run at the same time."""
+    """Ranks of all modules that may run at the same time, and enough for those that keep to their GPUs.
+
+    A rank that has run a function with some GPUs runs none with other GPUs (`gpus.py`), so that functions and
+    libraries of each number of GPUs have ranks of their own.
+    """
+    modules = [m for m in description.model.modules if m.command is None and m.gpus]
+    of_gpus = (
+        _most_ranks(description, {m.name for m in modules if m.gpus == count})
+        for count in {m.gpus for m in modules}
+    )
+    return max(_most_ranks(description), sum(of_gpus))
+
+
+def _most_ranks(description: Description, only: Set[str] | None = None) -> int:
+    """Ranks of modules, or of `only` these, that may run at the same time."""
 
     def inside(step: Step, weight: Callable[[str], int]) -> int:
         return most_together({m: weight(m) for m in step.modules}, earlier(step.inner))
 
     def weight(name: str) -> int:
         module = description.module(name)
-        return module.ranks * module.copies
+        return module.ranks * module.copies if only is None or name in only else 0
 
     steps = steps_of(description)
     weights = {step.name: inside(step, weight) for step in steps}

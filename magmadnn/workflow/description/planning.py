@@ -8,8 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from magmadnn.errors import DataError
+
 from .cores import Cores, cores_here, in_words
 from .dependencies import ranks_needed, steps_of
+from .gpus import Gpus
 from .reading import Description
 
 _UNTIL = 1  # iterations that are planned of a group whose end is not known
@@ -101,17 +104,23 @@ def plan_of(
         job: ranks of the job; None: as many as it needs.
         earlier: seconds that modules took before, by name; else the file's `seconds`, else 1.
         cores: of the machine; None: those of this one.
-        gpus: of the machine.
+        gpus: of the machine; none: as many as modules need, numbered from 0.
+
+    Raises:
+        DataError: there are too few ranks or GPUs.
     """
     servers = description.model.tuple_space.servers
     ranks = ranks_needed(description) if job is None else job - 1 - servers
     seconds = {m.name: m.seconds or 1.0 for m in description.model.modules} | dict(earlier or {})
-    free, now, found = ranks, 0.0, list[Planned]()
+    now, found = 0.0, list[Planned]()
     steps = {s.name: s for s in steps_of(description)}
     iteration = dict.fromkeys(steps, 0)
     here = cores_here() if cores is None else cores
-    places, gpus_free = Cores({"": here if description.model.pin else ()}), list(gpus)
-    ends: list[tuple[float, int, str, str, Planned]] = []  # end, order, step, module, run
+    places = Cores({"": here if description.model.pin else ()})
+    free = Gpus(range(ranks), gpus or _enough_gpus(description))
+    ends: list[
+        tuple[float, int, str, str, Planned, list[int]]
+    ] = []  # end, order, step, module, run, ranks
     left: dict[tuple[str, str], int] = {}
     begun: dict[str, set[str]] = defaultdict(set)
     done: set[str] = set()
@@ -126,33 +135,29 @@ def plan_of(
                 if m not in begun[name]
                 and all(left.get((name, p), 1) == 0 for p in step.inner.get(m, ()))
             ]
-            need = sum(description.module(m).ranks * description.module(m).copies for m in gang)
-            if not gang or need > free:
+            runs = [(m, copy) for m in gang for copy in range(description.module(m).copies)]
+            placed = free.take([description.module(m) for m, _ in runs]) if runs else None
+            if placed is None:
                 continue
             for m in gang:
-                module = description.module(m)
                 begun[name].add(m)
-                left[name, m] = module.copies
-                for copy in range(module.copies):
-                    own = f"{m}.{copy}"
-                    key = f"{name}.{iteration[name]}/{own}" if step.is_group else own
-                    kept = [places.take("", module.threads) for _ in range(module.ranks)]
-                    seen = []
-                    for _ in range(module.ranks if module.gpus else 0):
-                        seen.append(gpus_free[: module.gpus])
-                        gpus_free = gpus_free[module.gpus :]
-                    run = Planned(key, m, now, now + seconds[m], module.ranks, kept, seen)
-                    found.append(run)
-                    heapq.heappush(ends, (run.end, order, name, m, run))
-                    order += 1
-                    free -= module.ranks
+                left[name, m] = description.module(m).copies
+            for (m, copy), (own_ranks, seen) in zip(runs, placed, strict=True):
+                module, own = description.module(m), f"{m}.{copy}"
+                key = f"{name}.{iteration[name]}/{own}" if step.is_group else own
+                kept = [places.take("", module.threads) for _ in range(module.ranks)]
+                run = Planned(key, m, now, now + seconds[m], module.ranks, kept, seen)
+                found.append(run)
+                heapq.heappush(ends, (run.end, order, name, m, run, own_ranks))
+                order += 1
         if not ends:
-            break
-        now, _, name, m, run = heapq.heappop(ends)
-        free += run.ranks
+            raise DataError(
+                _no_place(description, next(n for n in steps if n not in done), ranks, gpus)
+            )
+        now, _, name, m, run, own_ranks = heapq.heappop(ends)
+        free.give_back(own_ranks, (one for seen in run.gpus for one in seen))
         for held in run.cores:
             places.give_back("", held)
-        gpus_free = sorted([*gpus_free, *(one for seen in run.gpus for one in seen)])
         left[name, m] -= 1
         step = steps[name]
         if len(begun[name]) == len(step.modules) and all(left[name, x] == 0 for x in step.modules):
@@ -163,6 +168,19 @@ def plan_of(
             if iteration[name] >= (step.iterations if step.iterations else _UNTIL):
                 done.add(name)
     return Plan(found, ranks, ranks + 1 + servers)
+
+
+def _enough_gpus(description: Description) -> list[str]:
+    return [
+        str(k) for k in range(sum(m.gpus * m.ranks * m.copies for m in description.model.modules))
+    ]
+
+
+def _no_place(description: Description, step: str, ranks: int, gpus: Sequence[str]) -> str:
+    return (
+        f"plan: {step} has no place on {ranks} ranks for modules and {len(gpus)} GPUs; the workflow needs "
+        f"{ranks_needed(description)} ranks, and GPUs for all ranks that run together"
+    )
 
 
 def typical_seconds(times: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from magmadnn.storage.event_log import EventLog
-from magmadnn.workflow.description.checking import gpus_here
 from magmadnn.workflow.description.cores import Cores
+from magmadnn.workflow.description.gpus import Gpus, Placed, gpus_here
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.mail import Mail, Pause
 
@@ -61,18 +61,18 @@ class Executive:
         ulfm: bool = False,
     ) -> None:
         self.text = ""
-        self._ulfm, self._lost, self._workers = ulfm, set[int](), len(workers)
+        self._ulfm, self._lost = ulfm, set[int]()
         self._folder, self._schedule, self._log = folder, schedule, log
         self._description = folder.description
         self._control, self._space = control, space
-        self._servers, self._free = list(servers), sorted(workers)
+        self._servers, self._places = list(servers), Gpus(workers, gpus_here())
         self._processes, self._number = processes, first
         self._running: dict[int, Running] = {}
         self._of_rank: dict[int, int] = {}
         self._blocked: dict[int, Blocked] = {}
         self._seekers: list[tuple[int, str, int]] = []
         self._asked: set[str] = set()
-        self._gpus, self._cores = gpus_here(), cores
+        self._cores = cores
         self._events: list[dict[str, Any]] = []
         self._suspects: list[Blocked] = []
         self._statistics: list[dict[str, Any]] = []
@@ -151,26 +151,21 @@ class Executive:
             return any_began
         for gang in list(self._schedule.gangs):
             modules = [self._description.module(run.module) for run in gang]
-            ranks = sum(x.ranks for x in modules)
-            gpus = sum(x.ranks * x.gpus for x in modules)
-            if ranks > len(self._free) or gpus > len(self._gpus):
-                if ranks > self._workers - len(self._lost):
-                    self._give_up(gang, ranks)
+            placed = self._places.take(modules)
+            if placed is None:
+                if text := self._places.why_not(modules, not self._running):
+                    self._give_up(gang[0].key, text)
                     break
                 continue
             self._schedule.begun(gang)
-            for run in gang:
-                self._start(run)
+            for run, place in zip(gang, placed, strict=True):
+                self._start(run, place)
             any_began = True
         return any_began
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, place: Placed) -> None:
         module = self._description.module(run.module)
-        ranks, self._free = self._free[: module.ranks], self._free[module.ranks :]
-        gpus, self._gpus = (
-            self._gpus[: module.ranks * module.gpus],
-            self._gpus[module.ranks * module.gpus :],
-        )
+        ranks, gpus = place
         number, self._number = self._number, self._number + 1
         name = run.key if not run.attempt else f"{run.key}+{run.attempt}"
         order: dict[str, Any] = {
@@ -183,16 +178,14 @@ class Executive:
             "attempt": run.attempt,
             "ranks": ranks,
             "folder": str(self._folder.path / RUNS / name),
-            "gpus": [gpus[k * module.gpus : (k + 1) * module.gpus] for k in range(module.ranks)]
-            if gpus
-            else [],
+            "gpus": gpus,
             "cores": [self._cores.take(self._processes[r][1], module.threads) for r in ranks],
         }
         for rank in ranks:
             self._of_rank[rank] = number
             self._control.send_json(order, rank)
         hosts = [self._processes[rank][1] for rank in ranks]
-        made = Running(run, number, ranks, set(ranks), time.monotonic(), gpus, hosts, order)
+        made = Running(run, number, ranks, set(ranks), time.monotonic(), hosts, order)
         self._running[number] = made
         placed = {name: order[name] for name in ("cores", "gpus") if any(order[name])}
         self._event("begun", run=number, key=run.key, module=run.module, ranks=ranks, **placed)
@@ -242,7 +235,7 @@ class Executive:
             )
         where = ended_with(self._folder.path, rank, host == self._processes[0][1])
         text = f"rank {rank}, process {process}, was killed" + (f" at {where}" if where else "")
-        self._free = [one for one in self._free if one != rank]
+        self._places.lose(rank)
         self._blocked.pop(rank, None)
         self._seekers = [one for one in self._seekers if one[0] != rank]
         running = self._running.get(self._of_rank.get(rank, 0))
@@ -266,8 +259,13 @@ class Executive:
         """Let spare ranks take over from lost ones in runs whose ranks work for themselves."""
         any_began = False
         for running in self._running.values():
-            while running.missing and self._free and running.ranks[0] in running.left:
-                member, rank = running.missing.pop(0), self._free.pop(0)
+            module, gpus = self._description.module(running.run.module), running.order["gpus"]
+            while running.missing and running.ranks[0] in running.left:
+                member = running.missing[0]
+                rank = self._places.take_for(module, gpus[member] if gpus else ())
+                if rank is None:
+                    break
+                running.missing.pop(0)
                 running.ranks[member] = rank
                 running.left.add(rank)
                 self._of_rank[rank] = running.number
@@ -276,13 +274,11 @@ class Executive:
                 any_began = True
         return any_began
 
-    def _give_up(self, gang: list[Run], ranks: int) -> None:
-        left = self._workers - len(self._lost)
-        self.text = self.text or (
-            f"{gang[0].key} needs {ranks} ranks at once, but {len(self._lost)} were lost and {left} "
-            f"are left; go on with magmadnn workflow resume {self._folder.path}"
+    def _give_up(self, key: str, text: str) -> None:
+        self.text = (
+            self.text or f"{key} {text}; go on with magmadnn workflow resume {self._folder.path}"
         )
-        self._schedule.failures.append(gang[0].key)
+        self._schedule.failures.append(key)
         self._schedule.stopping = True
 
     def _on_replaceable(self, source: int, record: dict[str, Any]) -> None:
@@ -314,8 +310,8 @@ class Executive:
 
     def _ended(self, running: Running) -> None:
         del self._running[running.number]
-        self._free = sorted([*self._free, *(r for r in running.ranks if r not in self._lost)])
-        self._gpus = sorted([*self._gpus, *running.gpus])
+        left = (rank for rank in running.ranks if rank not in self._lost)
+        self._places.give_back(left, (gpu for seen in running.order["gpus"] for gpu in seen))
         for host, cores in zip(running.hosts, running.order["cores"], strict=True):
             self._cores.give_back(host, cores)
         good, reason = not running.reasons, ""
@@ -479,7 +475,7 @@ class Executive:
         held = [r.run.module for r in self._running.values() if r.run.module not in going]
         for gang in self._schedule.gangs:
             need = sum(self._description.module(run.module).ranks for run in gang)
-            room = len(self._free) + sum(
+            room = len(self._places.free_ranks) + sum(
                 len(r.ranks) for r in self._running.values() if r.run.module in going
             )
             for run in gang:

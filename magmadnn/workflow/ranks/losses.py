@@ -23,7 +23,6 @@ class Running:
         ranks: where it runs, by its own ranks.
         left: those that have not ended.
         begun: seconds of the clock.
-        gpus: that it has.
         hosts: of its ranks when it began.
         order: that its ranks got.
         reasons: why ranks failed.
@@ -43,7 +42,6 @@ class Running:
     ranks: list[int]
     left: set[int]
     begun: float
-    gpus: list[str]
     hosts: list[str]
     order: dict[str, Any]
     reasons: dict[int, str] = field(default_factory=dict)
