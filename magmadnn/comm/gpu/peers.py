@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from magmadnn.comm.gpu.flags import Flags
+from magmadnn.comm.gpu.ipc import exported
 from magmadnn.comm.gpu.nccl import NcclCommunicator
 from magmadnn.errors import DeviceError
 
@@ -84,17 +85,9 @@ class PeerCopies:
         ]
 
     def _described(self, array: Array) -> list[Any]:
-        base, size = ctypes.c_uint64(), ctypes.c_size_t()
-        address = int(array.data.ptr)
-        status = self._driver.cuMemGetAddressRange_v2(
-            ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address)
-        )
-        if status:
-            raise DeviceError(f"cuMemGetAddressRange gives {status} for an array of {array.shape}")
-        handle = self._cupy.cuda.runtime.ipcGetMemHandle(base.value)
         strides = [int(step) for step in array.strides]
-        offset = address - int(base.value)
-        return [bytes(handle).hex(), offset, list(array.shape), strides, array.dtype.name]
+        place = exported(self._cupy, self._driver, array)
+        return [*place, list(array.shape), strides, array.dtype.name]
 
     def _view(self, described: Any) -> Array:
         from magmadnn.comm.arrays import dtype_of

@@ -129,7 +129,12 @@ class Context:
     # --- other modules -------------------------------------------------------------------------------
 
     def send(self, value: Any, module: str, *, copy: int = 0, rank: int = 0, tag: str = "") -> None:
-        """Send a value straight to a rank of a module that runs; returns once it is copied."""
+        """Send a value straight to a rank of a module that runs; returns once it is copied.
+
+        An array of CuPy above 64 KB goes from GPU to GPU where both processes are on one machine and one can
+        read the other's memory (CUDA IPC); the first to a rank, and others, through the host. The copy stays
+        on this GPU until the receiver has it.
+        """
         self._direct.send(value, module, copy, rank, tag)
 
     def recv(

@@ -66,7 +66,9 @@ def run_here(folder: Folder) -> tuple[str, str]:
         else:
             copies = folder.description.model.tuple_space.copies
             tuples = TupleClient(space, servers, [s for s in servers if s in near], copies)
-            Worker(world, control, direct, tuples, folder.description, folder.path, ulfm).work()
+            Worker(
+                world, control, direct, near, tuples, folder.description, folder.path, ulfm
+            ).work()
         _wait_for_all(world, ulfm)
         for mail in mails:
             mail.close()

@@ -21,6 +21,7 @@ from magmadnn.workflow.modules.commands import run_command
 from magmadnn.workflow.modules.context import Context
 from magmadnn.workflow.modules.direct import Direct, Place
 from magmadnn.workflow.modules.functions import function_of
+from magmadnn.workflow.modules.gpu_memory import ModuleMail
 from magmadnn.workflow.modules.libraries import run_library
 from magmadnn.workflow.tuples.client import TupleClient
 from magmadnn.workflow.tuples.mail import Mail, Pause
@@ -42,6 +43,7 @@ class Worker:
         world: communicator of all ranks.
         control: mail from and to the executive.
         direct: mail between modules.
+        near: ranks on this machine.
         tuples: the tuple space.
         description: the workflow.
         folder: of its run.
@@ -53,13 +55,14 @@ class Worker:
         world: Any,
         control: Mail,
         direct: Mail,
+        near: Sequence[int],
         tuples: TupleClient,
         description: Description,
         folder: Path,
         ulfm: bool = False,
     ) -> None:
         self._ulfm = ulfm
-        self._world, self._control, self._direct = world, control, direct
+        self._world, self._control, self._direct = world, control, ModuleMail(direct, near)
         self._tuples, self._description, self._folder = tuples, description, folder
         self._watch = Watch(folder, int(world.Get_rank()))
         self._active, self._why = False, ""
@@ -76,6 +79,7 @@ class Worker:
             order = self._next_order()
             if order is None:
                 self._tuples.flush()
+                self._direct.settle()
                 pause()
                 continue
             pause.reset()
@@ -166,9 +170,15 @@ class Worker:
         return ""
 
     def _call(self, order: dict[str, Any], module: Any, comm: Any, folder: Path, log: Any) -> None:
-        context = self._context(order, module, comm, folder)
+        rank = int(order.get("member", comm.Get_rank()))
+        own = (module.name, order["copy"], rank)
+        direct = Direct(self._direct, order["run"], own, self._find, self._tell)
+        context = self._context(order, module, comm, folder, direct)
         with pinned(context.cores, module.threads), _seeing(context.gpus):
-            self._call_pinned(module, context, log)
+            try:
+                self._call_pinned(module, context, log)
+            finally:
+                direct.close()
 
     def _call_pinned(self, module: Any, context: Context, log: Any) -> None:
         if module.command is not None:
@@ -181,9 +191,10 @@ class Worker:
             function = given or function_of(module.function, self._description.base)
             function(context)
 
-    def _context(self, order: dict[str, Any], module: Any, comm: Any, folder: Path) -> Context:
+    def _context(
+        self, order: dict[str, Any], module: Any, comm: Any, folder: Path, direct: Direct
+    ) -> Context:
         rank = int(order.get("member", comm.Get_rank()))
-        own = (module.name, order["copy"], rank)
         places = {"copy": order["copy"], "iteration": order["iteration"], "rank": rank}
         names = {**{k: str(v) for k, v in places.items()}, "folder": str(folder)}
         return Context(
@@ -200,7 +211,7 @@ class Worker:
             order["gpus"][rank] if order["gpus"] else (),
             order["cores"][rank],
             self._tuples,
-            Direct(self._direct, order["run"], own, self._find, self._tell),
+            direct,
             (rank, len(order["ranks"])),
             self._tell,
         )

@@ -23,6 +23,9 @@ FAIL, ROLLBACK, ENDED, QUIT, LOOK, STATISTICS, SYNC, WHERE = 6, 7, 8, 9, 10, 11,
 
 VALUE, SEGMENT, NOTHING, ERROR = 20, 21, 22, 23
 
+CAN_READ, READS, LENT, RETURNED = 30, 31, 32, 33
+"""Between modules: can you read this GPU memory; whether it can (flags); an array there; it has been read."""
+
 SHARED, FRESH = 1, 2
 """Flags of SEGMENT: others see it too, so it is to be copied; it has no pages yet, so it is to be written."""
 

@@ -65,6 +65,21 @@ def unpack(words: bytes, data: Any, begin: int = 0) -> Any:
     return _on_gpu(array) if kind == "c" else array
 
 
+def shaped(words: bytes, flat: Any) -> Any:
+    """The array, on a GPU, whose bytes are those of an array of uint8 there."""
+    _, shape, dtype, _ = _parsed(words)
+    return flat.view(dtype).reshape(shape)
+
+
+def words_of(array: Any) -> bytes:
+    """What `pack` says of an array on a GPU, without its data.
+
+    Raises:
+        DTypeError: it is an array of Python objects.
+    """
+    return _words("c", array.shape, array.dtype)
+
+
 def array_of(tag: str, value: Any, dtype: Any) -> Any:
     """The value if it is an array of a dtype, where one is asked for.
 
