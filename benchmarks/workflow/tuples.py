@@ -63,10 +63,12 @@ def small(ctx) -> None:
     series("put + get of 1 KB", put_get)
 
 
-def bandwidth(ctx, data) -> float:
-    """mpi4py's between two processes, once."""
+def bandwidth(ctx, data, new: bool = False) -> float:
+    """mpi4py's between two processes, once; into memory that has been used before, or into new memory."""
     ctx.comm.Barrier()
     begun = time.perf_counter()
+    if new and ctx.rank == 1:
+        data = np.empty_like(data)
     ctx.comm.Send(data, 1) if ctx.rank == 0 else ctx.comm.Recv(data, 0)
     return data.nbytes / (time.perf_counter() - begun) / 1e9
 
@@ -92,6 +94,7 @@ def large(ctx) -> None:
 def spread(ctx) -> None:
     """1 GB over all servers, there and back, in turns with mpi4py, and what each server holds meanwhile."""
     data, puts, both, bare = np.ones(1 << 30, np.uint8), [], [], []
+    new = [bandwidth(ctx, data, new=True) for _ in range(2)]
     for k in range(4):
         bare += [bandwidth(ctx, data[:LARGE]) for _ in range(3)]
         if ctx.rank == 0:
@@ -108,6 +111,7 @@ def spread(ctx) -> None:
             time.sleep(0.001)
     if ctx.rank == 0:
         rated("mpi4py 64 MB between two processes", bare)
+        rated("mpi4py 1 GB into new memory", new)
         print("dist_put of 1 GB over 3 servers, the first, GB/s:", round(puts[0], 2))
         rated("dist_put of 1 GB over 3 servers", puts[1:])
         rated("dist_put + dist_get", both[1:])
