@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import magmadnn
-import magmadnn.ops.repeated.checkpoints  # noqa: F401  which is loaded where it is used
+import magmadnn.linalg.factorisation
+import magmadnn.ops.repeated.checkpoints  # noqa: F401  both are loaded where they are used
 from magmadnn.graph.op import REGISTRY, Op, OpKind, Sample
 from magmadnn.graph.spec import DTYPES, is_floating
 

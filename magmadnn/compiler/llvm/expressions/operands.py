@@ -179,7 +179,7 @@ class Matrix:
 
     def store(self, row: Value, column: Value, value: Value, mask: Value | None) -> None:
         """Store a vector in row `row` from `column` on."""
-        self._row(row).put(column, self.kept(value), mask)
+        self._code.put(self._row(row), column, self.kept(value), mask)
 
     def store_one(self, index: Value, value: Value) -> None:
         """Store one element."""
@@ -215,7 +215,7 @@ class MatrixRow:
 
     def store(self, column: Value, value: Value, mask: Value | None) -> None:
         """Store a vector from `column` on."""
-        self._elements.put(column, self._matrix.kept(value), mask)
+        self._code.put(self._elements, column, self._matrix.kept(value), mask)
 
     def stream(self, column: Value, value: Value, align: int) -> None:
         """Store a vector from `column` on, past the caches; registers lie at multiples of `align`."""

@@ -92,7 +92,7 @@ class Walk:
         with code.loop(wide, whole, lanes) as column:
             _add_to_memory(parts, column - self.column0, self.step(column, None, 0), None)
         with code.when(whole < self.column1):
-            mask = code.first(self.column1 - whole, lanes)
+            mask = code.rest(self.column1 - whole, lanes)
             _add_to_memory(parts, whole - self.column0, self.step(whole, mask, 0), mask)
         return [part.total() for part in parts]
 

@@ -17,6 +17,7 @@ from .values import (
     I64,
     Array,
     Number,
+    Rest,
     Value,
     is_float,
     item_type,
@@ -93,6 +94,10 @@ class Arithmetic:
         """A mask: true in the first `count` lanes."""
         narrow = Value(self, self.ir.trunc(count.ir, I32))
         return self.lane_numbers(lanes) < narrow
+
+    def rest(self, count: Value, lanes: int) -> Rest:
+        """The same where it is at least one lane, and not all."""
+        return Rest(self, self.first(count, lanes).ir, count)
 
     # ------------------------------------------------------------------ arithmetic
 

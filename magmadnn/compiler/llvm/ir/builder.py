@@ -34,6 +34,7 @@ from .values import POINTER as POINTER
 from .values import VOID as VOID
 from .values import Array as Array
 from .values import Number as Number
+from .values import Rest as Rest
 from .values import Value as Value
 from .values import Variable as Variable
 from .values import is_float as is_float
@@ -158,6 +159,25 @@ class Code(Threads):
         made = Variable(self, start.type)
         made.value = start
         return made
+
+    def put(self, array: Array, index: Value, value: Value, mask: Value | None) -> None:
+        """Store the vector `value` from `index` on; where `mask` is false, memory is not touched.
+
+        The rest of a row goes in parts of half the lanes, a quarter and so on. Only AVX-512 masks every size
+        of element; stores of AVX2 behind a mask take 14 ns (Zen 3), and for bytes LLVM writes a branch each.
+        """
+        if not isinstance(mask, Rest) or self.target is None or self.target.vector_bytes >= 64:
+            array.put(index, value, mask)
+            return
+        lanes = value.type.count
+        left, width = self.variable(value), lanes // 2
+        while width:
+            with self.when((mask.count & width).differs(0)):
+                part = mask.count & (lanes - 2 * width)  # as many are stored already
+                now = left.value
+                array.put(index + part, self.shuffle(now, now, range(width)))
+                left.value = self.shuffle(now, now, [(k + width) % lanes for k in range(lanes)])
+            width //= 2
 
     @contextmanager
     def loop(self, start: Number, stop: Number, step: Number = 1) -> Iterator[Value]:

@@ -151,6 +151,16 @@ class Value:
         return self.code.compare("!=", self, other)
 
 
+class Rest(Value):
+    """A mask that is true in the first `count` lanes: at least one, and not all."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, code: Arithmetic, value: Any, count: Value) -> None:
+        super().__init__(code, value)
+        self.count = count
+
+
 class Variable:
     """A number that can be assigned to: `v.value = v.value + 1`."""
 
