@@ -35,9 +35,14 @@ def routine(name: str, a: Array) -> Any:
 
 
 def is_finite(x: Array) -> bool:
-    """Whether all numbers are; a sum says so in half the time, unless it overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.add.reduce(x, axis=None)) or np.isfinite(x).all())
+    """Whether all numbers are; a sum of squares says so in a third of the time, unless it overflows."""
+    if (
+        x.dtype.char in _LETTERS
+        and x.flags.forc
+        and math.isfinite(abs(np.vdot(line := x.reshape(-1, order="A"), line)))
+    ):
+        return True
+    return bool(np.isfinite(x).all())
 
 
 def _stack(

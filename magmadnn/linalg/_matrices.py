@@ -33,6 +33,8 @@ _COMPUTED = (np.dtype(np.float32), np.dtype(np.float64))
 def computed(*arrays: Array) -> list[Array]:
     """Operands in the dtype that libraries compute in: float32 for halves, float64 for integers."""
     dtypes = [a.dtype for a in arrays]
+    if dtypes[0].char in "fdFD" and dtypes[0].isnative and dtypes.count(dtypes[0]) == len(dtypes):
+        return list(arrays)
     floating = all(map(_has_point, dtypes))
     wide = np.result_type(np.float32 if floating else np.float64, *filter(_has_point, dtypes))
     return [a.astype(wide, copy=False) for a in arrays]

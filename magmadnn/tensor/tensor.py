@@ -105,8 +105,9 @@ class Tensor(ValueOperators):
         array, kind, dtype = np.asarray(array), Kind.of(kind), as_dtype(array.dtype)
         if kind in (Kind.DEVICE, Kind.CUDA_MANAGED):
             return cls.holding(array, kind, device)
-        whole = all(s % dtype.itemsize == 0 for s in array.strides)
-        if not (whole and array.flags.aligned and array.dtype == dtype):
+        flags = array.flags
+        whole = flags.forc or all(s % dtype.itemsize == 0 for s in array.strides)
+        if not (whole and flags.aligned and array.dtype == dtype):
             array = array.astype(dtype, order="C")
         return cls.over(MemoryManager.adopt(flat(array), kind, device), array.view())
 
