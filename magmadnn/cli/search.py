@@ -62,7 +62,9 @@ beside one leaves it out elsewhere."""
 def parser() -> Parser:
     """The arguments of the command."""
     made = Parser("search", _ABOUT, _SPACE)
-    made.add_argument("model", nargs="?", metavar="MODEL", help="network (default: mlp)")
+    made.add_argument(
+        "model", nargs="?", metavar="MODEL", help="network, or a .prototxt (default: mlp)"
+    )
     add_options(made, "search", _SEARCH)
     add_options(made, "data", DATA, streams=False)
     add_options(made, "network and training, where the space says nothing", NETWORK)

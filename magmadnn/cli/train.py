@@ -54,7 +54,9 @@ def parser() -> Parser:
     made = Parser(
         "train", "Train a network, and keep all that comes of it in a folder.", presets_text()
     )
-    made.add_argument("model", nargs="?", metavar="MODEL", help="network (default: mlp)")
+    made.add_argument(
+        "model", nargs="?", metavar="MODEL", help="network, or a .prototxt (default: mlp)"
+    )
     add_options(made, "data", DATA)
     group = add_options(made, "network and training (defaults: the preset's)", NETWORK)
     group.add_argument("--refit", action="store_const", const=True, help=_REFIT)

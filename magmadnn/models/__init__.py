@@ -1,5 +1,6 @@
 """Networks by name: functions that make a Model, and presets: what `magmadnn train MODEL` can train."""
 
+from .caffe.network import from_caffe as from_caffe
 from .convolutional.branched import densenet121 as densenet121
 from .convolutional.branched import googlenet as googlenet
 from .convolutional.plain import alexnet as alexnet
@@ -29,6 +30,7 @@ __all__ = [
     "cifar_cnn",
     "cnn_2d",
     "densenet121",
+    "from_caffe",
     "googlenet",
     "lenet5",
     "mlp",

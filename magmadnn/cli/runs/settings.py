@@ -15,6 +15,7 @@ from magmadnn.data.tables.reading import Missing
 from magmadnn.data.targets import Task
 from magmadnn.errors import ArgumentError, CheckpointError, quoted
 from magmadnn.models import by_name
+from magmadnn.models.caffe.trained import is_description
 from magmadnn.storage.places import expanded
 
 _FIELDS = {"lr": "learning_rate"}  # what arguments are called otherwise in presets
@@ -28,7 +29,7 @@ class Settings:
     """The arguments of a training.
 
     Attributes:
-        model: name of the network.
+        model: name of the network, or of the file that describes it; absolute.
         data: what `magmadnn.data.load` takes; paths are absolute.
         target: names or numbers of a table's target columns.
         ignore: of its columns that are left out.
@@ -124,6 +125,7 @@ class Settings:
         values |= {k: v for k, v in vars(preset).items() if k in values}
         values |= {k: v for k, v in given.items() if k in values}
         values["data"] = absolute_data(values["data"])
+        values["model"] = network.name  # of a file: absolute
         if values["json"] is not None:
             values["json"] = str(expanded(values["json"]).absolute())
         return cls(**values)
@@ -171,7 +173,7 @@ class Settings:
             ):
                 continue
             own = getattr(self, name)
-            if (absolute_data(value) if name == "data" else value) != own:
+            if _absolute(name, value) != own:
                 option = "MODEL" if name == "model" else "--" + name.replace("_", "-")
                 said = f"{option} {_shown(value)} contradicts {_shown(own)} of"
                 if name == "refit":  # it has no value
@@ -200,6 +202,13 @@ def trained_rows(rows: int, validation_split: float) -> int:
     return (
         rows - min(max(round(rows * validation_split), 1), rows - 1) if validation_split else rows
     )
+
+
+def _absolute(name: str, value: Any) -> Any:
+    """The value of an argument as settings keep it: paths are absolute."""
+    if name == "model" and is_description(value):
+        return str(expanded(value).absolute())
+    return absolute_data(value) if name == "data" else value
 
 
 def _shown(value: Any) -> str:

@@ -134,7 +134,7 @@ def _create(settings: Settings, out: Path | None) -> Path:
     if out is not None:
         create_run(out, settings.record())
         return out
-    base = f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}-{settings.model}"
+    base = f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}-{Path(settings.model).stem}"
     number = 1
     while True:  # another run may have begun in this second
         folder = Path(base if number == 1 else f"{base}-{number}")

@@ -62,6 +62,8 @@ def start_search(arguments: Namespace, say: Console) -> int:
         data_sha256=fingerprint(data),
         data_folder=mnist_folder() if settings.data == "mnist" else None,
     )
+    if "model" in given:
+        given["model"] = settings.model  # of a file: absolute
     if not settings.validation_split:
         raise ArgumentError(
             "--validation-split 0: trials are compared on rows that are kept back; give a share above 0"

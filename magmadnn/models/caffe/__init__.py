@@ -1,0 +1,1 @@
+"""Networks from Caffe's descriptions of them."""
