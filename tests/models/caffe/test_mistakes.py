@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
 
-from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError, UnknownNameError
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    FileError,
+    MagmaDNNError,
+    ShapeError,
+    UnknownNameError,
+)
 from magmadnn.models import from_caffe
 from tests.models.caffe import descriptions as of
 
@@ -420,3 +428,28 @@ def test_files_that_cannot_be_read(tmp_path, refused):
         from_caffe(3)
     refused(b"#" * (1 << 24) + b"#", "has more than 16,777,216 bytes")
     refused(DATA + of.layer("r", "ReLU", "data"), "optimiser", UnknownNameError, optimizer="sdg")
+
+
+def test_a_damaged_file_is_one_of_our_errors_or_a_network(tmp_path):
+    """Numbers, texts and words in the place of others: no other exception, and messages of one line."""
+    draw = random.Random(7)
+    file = tmp_path / "net.prototxt"
+    norm = of.layer("bn", "BatchNorm", "data") + of.in_place(
+        "s", "Scale", "bn", "scale_param { bias_term: true }"
+    )
+    texts = [DATA + norm + of.pool("p", "bn", "AVE", 3, 2, "pad: 1"), of.LENET, of.OLD]
+    refused = 0
+    for _ in range(300):
+        tokens = re.findall(r'"[^"]*"|[\w.]+|\S', draw.choice(texts))
+        place = draw.randrange(len(tokens))
+        old = tokens[place]
+        alike = [t for t in tokens if t[0] == old[0] == '"' or t.isidentifier()]
+        numbers = ["0", "-1", "1.5", "100", "2147483647", "inf", "08", "{"]
+        tokens[place] = draw.choice(numbers if old[0].isdigit() else alike)
+        file.write_text(" ".join(tokens), encoding="utf-8")
+        try:
+            from_caffe(file, (28, 28, 1))
+        except MagmaDNNError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert 100 < refused < 300
