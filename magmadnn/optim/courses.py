@@ -97,7 +97,7 @@ class StepCourse:
             from magmadnn.runtime.cuda.many.leg import Wanted as Seated
 
             course = on_device.grid_course(
-                [Seated(leg[0].cuda, *leg[1:]) for leg in legs], len(batch_sizes)
+                [Seated(leg[0].cuda, *leg[1:], leg[0].program) for leg in legs], len(batch_sizes)
             )
         if course is None:
             return None
@@ -108,6 +108,11 @@ class StepCourse:
     def program(self) -> Nested | GridCourse:
         """What `point` said: for one thread, or for a device."""
         return self._course.program
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether it runs beside others only if they are to do as many epochs and batches."""
+        return not isinstance(self._course, Course) and self._course.is_stacked
 
     @property
     def scratch_bytes(self) -> int:

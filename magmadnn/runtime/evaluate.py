@@ -104,19 +104,11 @@ class Executable:
     def cuda(self) -> CudaRunner:
         """The compiled kernels and the memory that they run in on a GPU."""
         if self._cuda is None:
-            from magmadnn.backends.cuda import device_engine
-            from magmadnn.compiler.plan.planning import native_plan
-            from magmadnn.compiler.program.decompose import has_calls
-
-            from .cuda.running.runner import CudaRunner
-            from .cuda.schedule.library.pictures import OF_PICTURES
+            from .cuda.running.planned import runner_of
 
             assert self.device is not None
-            has = frozenset[str]()
-            if has_calls(self.program):
-                has = device_engine(self.device).functions | OF_PICTURES
-            plan = native_plan(self.program, check=self._check, rounding=False, libraries=has)
-            self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
+            tensor_float = self.precision == "tf32"
+            self._cuda = runner_of(self.program, self.device, tensor_float, self._check)
         return self._cuda
 
     @cached_property

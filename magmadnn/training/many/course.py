@@ -84,6 +84,10 @@ class FitCourse:
         fit: the training, under way.
         course: its steps.
         evaluation: what is evaluated natively; None where there is nothing, or Python does it.
+
+    Attributes:
+        fit: as given.
+        most: batches and epochs that `program` planned at most.
     """
 
     def __init__(self, fit: Fit, course: StepCourse, evaluation: Evaluation | None) -> None:
@@ -91,6 +95,7 @@ class FitCourse:
         self.fit, self._course, self._evaluation = fit, course, evaluation
         self._source, self._size = fit.source, fit.current_batch_size
         self._sizes = _leg_sizes(self._source.rows or 0, self._size)
+        self.most = (1, 1)
         self._next: _Next | None = None
         self._looked: list[Array] = []  # rows of what is evaluated
         self._is_begun = False  # whether callbacks know of this epoch
@@ -143,6 +148,11 @@ class FitCourse:
 
     # --- what comes next --------------------------------------------------------------------------
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether it runs beside others only if they are to do as many epochs and batches."""
+        return self._course.is_stacked
+
     def program(self, seconds: float) -> Nested | GridCourse | None:
         """What runs next, for so long; None where callbacks have asked to stop."""
         fit = self.fit
@@ -151,12 +161,19 @@ class FitCourse:
             self._is_begun = True
             if not fit.goes_further:
                 return None
-        self._next = self._planned(seconds)
+        each = fit.step.batch_seconds.get(self._size, self._guessed)
+        batches = min(max(int(seconds / each), 1), StepCourse.longest)
+        self.most = batches, self._most_epochs
+        self.point(*self.most)
+        return self._course.program
+
+    def point(self, batches: int, epochs: int) -> None:
+        """Plan about so many batches, and at most so many epochs, in place of what `program` gave."""
+        self._next = self._planned(batches, epochs)
         evaluated = self._counts_of_evaluation(self._next)
         rows = [np.tile(r, max(self._next.epochs, 1)) for r in self._looked] if evaluated else []
         epochs = max(self._next.epochs, 1)
         self._course.point(epochs, [*self._next.counts, *evaluated], [*self._next.orders, *rows])
-        return self._course.program
 
     def _can_shuffle(self) -> bool:
         """Whether a device draws the order of rows; the host need not know it but for weights."""
@@ -181,11 +198,9 @@ class FitCourse:
         found = Shuffled(rows, self._source.seed, stream, parts, self._chosen)
         return [found] * len(parts)
 
-    def _planned(self, seconds: float) -> _Next:
-        """Whole epochs, or a piece of one that takes about so long."""
+    def _planned(self, wanted: int, most_epochs: int) -> _Next:
+        """Whole epochs, or a piece of one of so many batches."""
         fit, size, (whole, rest) = self.fit, self._size, self._batches
-        each = fit.step.batch_seconds.get(size, self._guessed)
-        wanted = min(max(int(seconds / each), 1), StepCourse.longest)
         steps, cut = fit.step.counted, whole * size
         if fit.batch or whole + rest > 4 * wanted:
             count = min(whole - fit.batch, wanted)
@@ -197,7 +212,7 @@ class FitCourse:
             order = self._source.order(fit.epoch)
             rows = [order[fit.batch * size : done * size], order[cut:]]
             return _Next(0, *self._of_legs(counts, rows), steps)
-        epochs = max(min(wanted // (whole + rest), self._most_epochs), 1)
+        epochs = max(min(wanted // (whole + rest), most_epochs), 1)
         if self._device_draws:
             shuffled = self._shuffled(0, self._source.rows or 0)
             return _Next(epochs, self._there([whole, rest]), shuffled, steps)

@@ -62,15 +62,17 @@ def fit_many(
 ) -> list[History]:
     """Train many models on one data set: seeds, learning rates, folds, ensembles.
 
-    Each model ends with the parameters that `model.fit` of its own would give it, bit for bit: it has its
-    own seed, order of rows, settings of the optimiser and callbacks. Models may differ in everything. A model
-    whose loss becomes NaN or infinite is left out, with the parameters before that step and the reason in
-    `history.stopped`; the others go on.
+    Each model ends with the parameters that `model.fit` of its own would give it, bit for bit but where this
+    says otherwise: it has its own seed, order of rows, settings of the optimiser and callbacks. Models may
+    differ in everything. A model whose loss becomes NaN or infinite is left out, with the parameters before
+    that step and the reason in `history.stopped`; the others go on.
 
     On the CPU each thread trains whole models. On a GPU models whose values fit into the shared memory of a
     multiprocessor are trained in one launch, a block for each, those that are built alike together. Larger
-    models there take turns, an epoch at a time, and so do all with callbacks that look at batches, augmented
-    images or accumulated gradients.
+    ones that are built alike become one program, with an axis of models in front of all values; they end with
+    the parameters of their own fits up to the rounding of sums that are cut otherwise. Models with
+    convolutions there take turns, an epoch at a time, and so do all with callbacks that look at batches,
+    augmented images or accumulated gradients.
 
     Args:
         models: built each by itself.

@@ -1,4 +1,4 @@
-"""Models on a GPU: rounds in which a launch trains all that are ready, a block each."""
+"""Models on a GPU: rounds in which all that are ready train, a block each, or as one program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
 
-from .course import tick_rate
+from .course import FitCourse, tick_rate
 from .members import Member
 from .room import Room
 from .signals import Signals
@@ -26,7 +26,10 @@ def run_on_devices(
     look: Callable[[], None],
     rooms: Mapping[int | None, Room],
 ) -> None:
-    """Run trainings on GPUs to their ends; those that no block can run take turns, an epoch at a time.
+    """Run trainings on GPUs to their ends.
+
+    Small ones are a block each; larger ones that are alike are one program; others take turns, an epoch at a
+    time.
 
     Args:
         members: the trainings.
@@ -34,7 +37,20 @@ def run_on_devices(
         look: called now and then.
         rooms: in the memory of each.
     """
-    new, active = deque(members), list[Member]()
+    try:
+        _run_all(deque(members), signals, look, rooms)
+    finally:
+        _let_go()
+
+
+def _run_all(
+    new: deque[Member],
+    signals: Signals,
+    look: Callable[[], None],
+    rooms: Mapping[int | None, Room],
+) -> None:
+    """Rounds until all are done."""
+    active = list[Member]()
     while new or active:
         while new and len(active) < _MOST:
             beside = [member for member in active if member.device == new[0].device]
@@ -55,9 +71,25 @@ def run_on_devices(
                 assert not isinstance(program, Nested)
                 ready.append((member, program))
         if ready:
+            _make_even([course for member, _ in ready if (course := member.stacked) is not None])
             _run(ready)
         new.extendleft(reversed([member for member in active if member.waits]))
         active = [member for member in active if not member.is_done and not member.waits]
+
+
+def _make_even(courses: Sequence[FitCourse]) -> None:
+    """Let models that become one program do as many epochs and batches as the one that does least."""
+    if len({course.most for course in courses}) > 1:
+        batches, epochs = map(min, zip(*(course.most for course in courses), strict=True))
+        for course in courses:
+            course.point(batches, epochs)
+
+
+def _let_go() -> None:
+    """Give back what stacks of models take."""
+    from magmadnn.runtime.cuda.many.course import let_go
+
+    let_go()
 
 
 def _run(ready: Sequence[tuple[Member, GridCourse]]) -> None:

@@ -143,6 +143,11 @@ class Member:
         return None
 
     @property
+    def stacked(self) -> FitCourse | None:
+        """Its course, if it runs beside others only where they do as many epochs and batches."""
+        return self._course if self._course is not None and self._course.is_stacked else None
+
+    @property
     def _has_trained(self) -> bool:
         return self._fit is not None and (self._fit.steps > 0 or bool(self.history))
 

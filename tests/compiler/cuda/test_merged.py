@@ -20,6 +20,7 @@ from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
 from magmadnn.runtime.cuda.running.graphs import with_room
+from magmadnn.runtime.cuda.schedule.merging.levels import load_of
 from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler, run_launch
 
@@ -162,11 +163,20 @@ def test_a_level_with_more_arguments_than_a_kernel_can_have_is_several_launches(
     a, b = matrix(3, 5, 1), matrix(3, 5, 2)
     one = doubled(a, b)
     count = 2 * MOST_ARGUMENTS // len(one.arguments) + 1
-    groups = with_room([one] * count)
+    groups = with_room([one] * count, Chip())
     assert [sum(len(k.arguments) for k in group) <= MOST_ARGUMENTS for group in groups] == [
         True
     ] * 3
     assert sum(map(len, groups)) == count
+
+
+def test_a_launch_of_many_rounds_is_alone() -> None:
+    """What others need would leave its blocks less room, which costs more than a launch."""
+    small = doubled(matrix(3, 5, 1), matrix(3, 5, 2))
+    rounds = [7, 9]
+    filled = load_of([small]).resident(Chip()) * Chip().processors
+    some, many = (replace(small, grid=(r * filled, 1, 1)) for r in rounds)
+    assert with_room([small, some, many, small], Chip()) == [[many], [small, some, small]]
 
 
 class Head:

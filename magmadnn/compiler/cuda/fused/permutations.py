@@ -1,10 +1,14 @@
-"""Orders of rows for many models and epochs: random keys of Philox, sorted in shared memory, a block each."""
+"""Orders of rows for many models: drawn, and brought into one order.
+
+Drawn are random keys of Philox, sorted in shared memory, a block for each model and epoch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.prelude import BEGIN
+from magmadnn.compiler.cuda.text.variant import Launch
 
 from .draw import PHILOX
 
@@ -94,3 +98,39 @@ class Permutations:
 def capacity_for(rows: int) -> int:
     """The least capacity for so many rows."""
     return max(1 << max(rows - 1, 1).bit_length(), 2)
+
+
+_THREADS, _MOST_BLOCKS = 256, 1024
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """result[(step * models + k) * batch + i] = orders[k * length + first + step * batch + i].
+
+    Slots: addresses `orders` and `result`; `models`; `length`, numbers of a model in `orders`; `first` of
+    them that is taken; `batch`, rows of a model in a step; `count`, numbers of the result.
+    """
+
+    slots = ("orders", "result", "models", "length", "first", "batch", "count")
+
+    def text(self, name: str) -> str:
+        """The function."""
+        kinds = ["const i64 *orders", "i64 *result", *(f"i64 {slot}" for slot in self.slots[2:])]
+        return f"""extern "C" __global__ void {name}({", ".join(kinds)}) {{
+{BEGIN}  const i64 all = (i64)gridDim.x * {_THREADS};
+  for (i64 at = (i64)blockIdx.x * {_THREADS} + threadIdx.x; at < count; at += all) {{
+    const i64 row = at % batch, turn = at / batch;
+    result[at] = orders[turn % models * length + first + turn / models * batch + row];
+  }}
+}}
+"""
+
+
+def interleaved(
+    orders: int, result: int, models: int, length: int, first: int, batch: int, steps: int
+) -> Launch:
+    """The launch that makes one order of those of all models, for so many steps; as `Interleaved`."""
+    count = steps * models * batch
+    blocks = min(max(-(-count // _THREADS), 1), _MOST_BLOCKS)
+    arguments = (orders, result, models, length, first, batch, count)
+    return Launch(Interleaved(), (blocks, 1, 1), (_THREADS, 1, 1), arguments)

@@ -22,7 +22,8 @@ Axes = tuple[
     tuple[int, int], ...
 ]  # matrices along an axis of a stack, and elements from one to the next
 _LARGEST_GRID = 2**31 - 1
-LIBRARY_SIZE = 32  # see `choose_stacked`
+LIBRARY_SIZE = 32  # see `choose_stacked`, of this and those below
+_WIDE, _MANY = 64, 4  # columns and sums of a product, and products
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,14 @@ def choose_stacked(
 ) -> Launch | None:
     """One launch for all products of a stack; None where a library's, one after the other, are better.
 
-    The rule is that of a single product, since one that fills the device alone gains nothing beside others;
-    but for float64 matrices of `LIBRARY_SIZE` rows and columns on without anything behind them, of which a
-    library has faster ones: 10,000 of 32 took 128 us by these kernels and 99 by cuBLAS on an H100, of 64
-    590 and 339.
+    The rule is that of a single product, since one that fills the device alone gains nothing beside others,
+    with two exceptions. Of float64 matrices of `LIBRARY_SIZE` rows and columns on without anything behind
+    them a library has faster ones: 10,000 of 32 took 128 us by these kernels and 99 by cuBLAS on an H100, of
+    64 590 and 339. In TF32 it reads operands less often where both are large: 256 products of 128 x 784 x 128
+    took 147 us by these kernels and 72 by cuBLASLt with a kernel behind it on an H200, 32 of
+    100 x 1000 x 1000 156 and 59; gradients of weights of 784 x 128 with their updates 152 and 147.
+
+    Tiles are chosen for the processors that a product has to itself.
 
     Args:
         kernel: what is computed.
@@ -114,8 +119,12 @@ def choose_stacked(
     smallest = min(values["row1"] // max(count, 1), values["column1"], values["k"])
     if kernel.dtype == "float64" and smallest >= LIBRARY_SIZE and finishing(kernel) is None:
         return None
+    sums_columns = not kernel.transpose_a and min(values["column1"], values["k"]) >= _WIDE
+    if tensor_float and kernel.dtype == "float32" and sums_columns and count >= _MANY:
+        return None
     one = {**values, "row1": values["row1"] // max(count, 1)}
-    launch = choose_gemm(kernel, one, chip, tensor_float)
+    own = replace(chip, processors=max(chip.processors // max(count, 1), 1))
+    launch = choose_gemm(kernel, one, own, tensor_float)
     if launch is None:
         return None
     product = launch.variant

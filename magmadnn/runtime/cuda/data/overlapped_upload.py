@@ -27,19 +27,21 @@ class OverlappedUpload:
 
     Args:
         arrays: on the device; the copies of some may have to be made yet.
-        order: of rows, as steps want them.
+        order: of rows, as steps want them; of one that lies on the device all rows are brought first.
 
     Attributes:
         numbers: of rows that the device has to be told.
     """
 
-    def __init__(self, arrays: Sequence[OnDevice], order: NDArray[np.int64]) -> None:
-        self.numbers = order
+    def __init__(self, arrays: Sequence[OnDevice], order: NDArray[np.int64] | OnDevice) -> None:
         self._relay: GatheringUploader | None = None
         self._arrays: list[OnDevice] = []
         self._sources: list[Array] = []
         missing = [a for a in arrays if a.copy is not None and a.copy.missing is not None]
-        able = [a for a in missing if _can_come(a, len(order))]
+        able: list[OnDevice] = []
+        if not isinstance(order, OnDevice):
+            self.numbers = order
+            able = [a for a in missing if _can_come(a, len(order))]
         if any(a.nbytes >= LEAST_BYTES for a in able):
             self._begin(able)
         for array in missing:

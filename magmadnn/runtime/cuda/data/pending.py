@@ -10,6 +10,7 @@ import numpy as np
 from magmadnn.backends.cuda.engine import Event
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.variables import tensor_of
 
 from .block import Block
@@ -47,7 +48,7 @@ class PendingSlice:
         is_dropped: whether all is as if it had never begun.
     """
 
-    order: Array
+    order: Array | OnDevice
     settings: Mapping[Node, Array]
     side: BufferSlot
     coming: OverlappedUpload | StreamedUpload

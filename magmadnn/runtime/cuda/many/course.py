@@ -18,11 +18,17 @@ from magmadnn.runtime.variables import tensor_of
 from .group import Group, Piece
 from .leg import Seat, Wanted, is_small
 from .orders import Shuffled
+from .stacked_group import StackedGroup
+from .stacks import can_stack
 
+_AnyGroup = Group | StackedGroup
 # with what legs are alike beside the first, whose numbers no others get as long as it is held
-_groups: WeakKeyDictionary[Alike, dict[Any, tuple[Group | None, list[Alike]]]] = WeakKeyDictionary()
+_groups: WeakKeyDictionary[Alike, dict[Any, tuple[_AnyGroup | None, list[Alike]]]] = (
+    WeakKeyDictionary()
+)
 _lock = ProcessLock()
 _ALIGNMENT = 16
+_COPIES = 2  # of variables in a stack: those of the stack, and what these were before a slice
 
 
 class GridCourse:
@@ -40,14 +46,20 @@ class GridCourse:
 
     scratch_bytes = 0
 
-    def __init__(self, wanted: Sequence[Wanted], group: Group) -> None:
+    def __init__(self, wanted: Sequence[Wanted], group: _AnyGroup) -> None:
         self.group, self._wanted = group, wanted
         self._plans = [w.runner.plan for w in wanted]
         targets = (target for plan in self._plans for target, _ in plan.program.updates)
         self._targets = list(dict.fromkeys(targets))
-        self.nbytes = sum(tensor_of(target).nbytes for target in self._targets)
+        copies = 1 if isinstance(group, Group) else _COPIES
+        self.nbytes = copies * sum(tensor_of(target).nbytes for target in self._targets)
         self._piece: Piece | None = None
         self._found: list[list[Array]] | None = None
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether it runs beside others only if they are to do as many epochs and batches."""
+        return isinstance(self.group, StackedGroup)
 
     @property
     def program(self) -> GridCourse:
@@ -109,7 +121,7 @@ def _addresses(variables: Sequence[Node]) -> list[int]:
 
 
 def grid_course(wanted: Sequence[Wanted], training: int) -> GridCourse | None:
-    """The course of these legs; None where a block of the device cannot run them all."""
+    """The course of these legs, by a block for each model or as one program; None where neither can."""
     kinds = [w.runner.plan.alike for w in wanted]
     alike, others = kinds[0], [kind for kind in kinds if kind is not None and kind is not kinds[0]]
     if alike is None or None in kinds:
@@ -124,10 +136,18 @@ def grid_course(wanted: Sequence[Wanted], training: int) -> GridCourse | None:
     with _lock:
         held = _groups.setdefault(alike, {})
         if key not in held:
-            can = all(can_slice(w.runner, w.data, w.settings) and is_small(w) for w in wanted)
-            held[key] = (Group(wanted, training) if can else None, others)
+            held[key] = (_group_of(wanted, training), others)
         group, _ = held[key]
     return None if group is None else GridCourse(wanted, group)
+
+
+def _group_of(wanted: Sequence[Wanted], training: int) -> _AnyGroup | None:
+    """Those that are built like this one; None where each takes its turn."""
+    if not all(can_slice(w.runner, w.data, w.settings) for w in wanted):
+        return None
+    if all(map(is_small, wanted)):
+        return Group(wanted, training)
+    return StackedGroup(wanted, training) if can_stack(wanted) else None
 
 
 def _lies_there(wanted: Sequence[Wanted]) -> bool:
@@ -144,7 +164,7 @@ def _lies_there(wanted: Sequence[Wanted]) -> bool:
 
 def run_together(courses: Sequence[GridCourse]) -> list[float]:
     """Run what all have been told, group by group; the seconds of each: its share of its group's time."""
-    groups: dict[Group, list[GridCourse]] = {}
+    groups: dict[_AnyGroup, list[GridCourse]] = {}
     for course in courses:
         groups.setdefault(course.group, []).append(course)
     seconds: dict[GridCourse, float] = {}
@@ -156,3 +176,12 @@ def run_together(courses: Sequence[GridCourse]) -> list[float]:
             course.take(one)
             seconds[course] = spent * own / sum(steps)
     return [seconds[course] for course in courses]
+
+
+def let_go() -> None:
+    """A call has ended: give back what stacks take of a device's memory; see `StackedGroup.let_go`."""
+    with _lock:
+        groups = [group for held in _groups.values() for group, _ in held.values()]
+    for group in groups:
+        if isinstance(group, StackedGroup):
+            group.let_go()

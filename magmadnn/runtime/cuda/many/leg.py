@@ -15,6 +15,7 @@ from magmadnn.compiler.cuda.megakernel.blocks import GridVariant, Kept
 from magmadnn.compiler.cuda.megakernel.whole import Copied, WholeVariant
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
+from magmadnn.graph.program import Program
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.code import functions_of
 from magmadnn.runtime.cuda.data.block import Block
@@ -39,6 +40,7 @@ class Wanted:
         settings: scalar placeholders whose value may change from batch to batch.
         sizes: of symbolic dimensions.
         batch_size: rows of a batch.
+        program: what was planned; its leaves stand in one order where plans are alike.
     """
 
     runner: CudaRunner
@@ -46,6 +48,7 @@ class Wanted:
     settings: Sequence[Node]
     sizes: Mapping[str, int]
     batch_size: int
+    program: Program
 
     @property
     def looks(self) -> tuple[Any, ...]:

@@ -34,6 +34,8 @@ from magmadnn.runtime.cuda.schedule.merging.chains import Unit, chains_of, joine
 from magmadnn.runtime.cuda.schedule.merging.levels import levels_of, load_of, outer_of
 from magmadnn.runtime.cuda.schedule.merging.library_groups import groups_around_libraries
 
+_MANY_ROUNDS = 8  # in which multiprocessors take the blocks of a launch
+
 
 class Launches(NamedTuple):
     """Launches in order, and those that each waits for."""
@@ -153,19 +155,25 @@ def _merged_kernels(items: Sequence[Item], chip: Chip) -> Launches:
     made, of_level = list[Item](), list[range]()
     for group, (reads, writes) in zip(levels.groups, levels.touched, strict=True):
         parts = [joined(unit, [launches[k] for k in unit], chip) for unit in group]
-        ones = [merge(some, load_of(some).resident(chip)) for some in with_room(parts)]
+        ones = [merge(some, load_of(some).resident(chip)) for some in with_room(parts, chip)]
         of_level.append(range(len(made), len(made) + len(ones)))
         made += [Item(one, reads, writes) for one in ones]
     after = [tuple(k for level in waits for k in of_level[level]) for waits in levels.after]
     return Launches(made, [after[n] for n, own in enumerate(of_level) for _ in own])
 
 
-def with_room(parts: Sequence[Launch]) -> list[list[Launch]]:
-    """The launches of a level in groups whose arguments a kernel can have."""
-    groups, count = list[list[Launch]](), MOST_ARGUMENTS
+def with_room(parts: Sequence[Launch], chip: Chip) -> list[list[Launch]]:
+    """The launches of a level in groups whose arguments a kernel can have.
+
+    One of many rounds is alone: a launch is little beside it, and its blocks would get what others need.
+    """
+    large = [one for one in parts if load_of([one]).rounds(chip) >= _MANY_ROUNDS]
+    groups, count = [[one] for one in large], MOST_ARGUMENTS
     for one in parts:
+        if one in large:
+            continue
         count += len(one.arguments)
-        if count > MOST_ARGUMENTS or not groups:
+        if count > MOST_ARGUMENTS or len(groups) == len(large):
             groups.append([])
             count = len(one.arguments)
         groups[-1].append(one)

@@ -71,10 +71,12 @@ class CudaSlices:
     Args:
         runner: the plan and the device.
         data: for each placeholder of data, arrays like those that batches will be taken from.
-        settings: scalar placeholders whose value may change from batch to batch.
+        settings: placeholders of known size whose values may change from batch to batch.
         sizes: of symbolic dimensions.
         batch_size: rows of a batch.
         ring_bytes: of a ring that rows of all data pass through; None where they lie on the device.
+        most_rows: of an order; None for as many as data has.
+        long_steps: whether steps are so long that short graphs, which are made sooner, run as fast.
 
     Attributes:
         sizes: as given.
@@ -88,10 +90,12 @@ class CudaSlices:
         sizes: Mapping[str, int],
         batch_size: int,
         ring_bytes: int | None = None,
+        most_rows: int | None = None,
+        long_steps: bool = False,
     ) -> None:
         self.plan, self._engine, self._size = runner.plan, runner.engine, batch_size
         self.sizes = dict(sizes)
-        self._most_steps = most_steps(runner.plan, sizes)
+        self._most_steps = most_steps(runner.plan, sizes, long_steps)
         device = runner.device
         first = Layout(runner.plan, sizes, device)
         self._layouts, self._items = [first], [self._items_of(first, runner)]
@@ -108,10 +112,14 @@ class CudaSlices:
             like: list[Any] = [data[node] for node in self._dtypes]  # all on the host
             self._ring = DeviceRing(like, batch_size, ring_bytes, device, self._most_steps)
         self.data = Data(list(self._dtypes), device, self._ring)
-        self._settings = {n: Block(8 * LONGEST, device) for n in settings if n in first.frames}
+        self._settings = {
+            n: Block(8 * LONGEST * first.frames[n].size, device)
+            for n in settings
+            if n in first.frames
+        }
         self._sent: dict[Node, bytes] = {}  # what settings are there
         # batches before, and in all; then the order of rows
-        rows = min(len(next(iter(data.values()))), LONGEST * batch_size)
+        rows = min(most_rows or len(next(iter(data.values()))), LONGEST * batch_size)
         self._first = Block(_HEAD + 8 * rows, device)
         self._order = self._first.address + _HEAD
         if self._ring is not None:
@@ -196,8 +204,8 @@ class CudaSlices:
             parts.append((FetchPart(dtype, goal.dtype.name), rows, columns, *place))
             writes.append(layout.span(goal))
         for entry, node in zip(settings, self._settings, strict=True):
-            part = FetchPart("float64", node.dtype.name)
-            parts.append((part, 1, 1, entry, 0, layout.base_address(node)))
+            part, count = FetchPart("float64", node.dtype.name), layout.frames[node].size
+            parts.append((part, count, 1, entry, 0, layout.base_address(node)))
             writes.append(layout.span(node))
         return Item(fetch(self._first.address, step, parts), tuple(reads), tuple(writes))
 
@@ -270,11 +278,12 @@ class CudaSlices:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def run(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
+    def run(self, order: Array | OnDevice, settings: Mapping[Node, Array]) -> list[Array] | None:
         """Outputs of the batches of these rows, [batches, ...] each.
 
         Args:
-            order: row numbers, a whole number of batches and at most `LONGEST`.
+            order: row numbers, a whole number of batches and at most `LONGEST`; those that lie on the device
+                are int64.
             settings: values for each batch.
 
         Returns:
@@ -287,7 +296,11 @@ class CudaSlices:
             self.abandon()
             raise
 
-    def launch(self, order: Array, settings: Mapping[Node, Array]) -> PendingSlice:
+    def nothing(self) -> list[Array]:
+        """The outputs of no batch."""
+        return [np.empty((0, *frame.shape), frame.dtype) for _, frame, _ in self._outputs]
+
+    def launch(self, order: Array | OnDevice, settings: Mapping[Node, Array]) -> PendingSlice:
         """Begin with a slice, also while the one before is on its way, but not two of them.
 
         Raises:
@@ -295,7 +308,8 @@ class CudaSlices:
         """
         assert len(self._flights) < _SIDES
         side, started = self._free_side(), time.perf_counter()
-        order = order.astype(np.int64, copy=False)
+        if not isinstance(order, OnDevice):
+            order = order.astype(np.int64, copy=False)
         settings = {node: np.asarray(settings[node], np.float64) for node in self._settings}
         coming = self._launched(side, order, settings)
         count, faults = len(order) // self._size, [layout.faults for layout in self._layouts]
@@ -342,7 +356,7 @@ class CudaSlices:
         return self._sides[number]
 
     def _launched(
-        self, side: BufferSlot, order: Array, settings: Mapping[Node, Array]
+        self, side: BufferSlot, order: Array | OnDevice, settings: Mapping[Node, Array]
     ) -> OverlappedUpload | StreamedUpload:
         """All of a slice, with data as it lies there, but for fetching what it gives."""
         count, staging = len(order) // self._size, side.staging
@@ -350,6 +364,7 @@ class CudaSlices:
         if self._ring is None:
             coming = OverlappedUpload(self.data.there, order)
         else:
+            assert not isinstance(order, OnDevice)
             coming = StreamedUpload(self._ring, self.data.passing, order)
         self._check_addresses()
         is_one = self._is_one_kernel(count)
@@ -373,7 +388,11 @@ class CudaSlices:
         return coming
 
     def _launch_all(
-        self, launch: Callable[..., None], steps: list[int], order: Array, side: BufferSlot
+        self,
+        launch: Callable[..., None],
+        steps: list[int],
+        order: Array | OnDevice,
+        side: BufferSlot,
     ) -> None:
         """The graphs of a slice. What a call between them raises is a fault: batches run one by one then."""
         try:
@@ -388,8 +407,15 @@ class CudaSlices:
             self._restore(side)
             raise
 
-    def _launch_steps(self, steps: list[int], order: Array, staging: Staging) -> None:
+    def _launch_steps(self, steps: list[int], order: Array | OnDevice, staging: Staging) -> None:
         """The graphs of a slice; the first begins at once."""
+        if isinstance(order, OnDevice):
+            staging.send(self._first.address, np.array([0, len(order) // self._size]))
+            self._engine.copy(self._order, order.place, order.nbytes)
+            self._graph(*dict.fromkeys(steps))
+            for number in steps:
+                self._graph(number).launch()
+            return
         first, *steps = steps
         rows = (
             first * self._size

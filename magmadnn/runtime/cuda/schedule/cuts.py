@@ -19,15 +19,16 @@ _MOST_LAUNCHES = 2048  # of a graph with loops: to record one takes some half a 
 _LONG_AS_SHORT = 2  # of the longest graphs, while rows come: the host is ahead of the device then
 
 
-def most_steps(plan: NativePlan, sizes: Mapping[str, int]) -> int:
-    """How many steps the longest graphs of a plan have: fewer where each step has long loops.
+def most_steps(plan: NativePlan, sizes: Mapping[str, int], long_steps: bool = False) -> int:
+    """How many steps the longest graphs of a plan have: fewer where each step is long, or has long loops.
 
     One where graphs are cut within a step: those of each step are the same then.
     """
     if is_cut(plan):
         return 1
     launches = _launches_of_loops(plan, sizes)
-    return max(steps for steps in STEPS if steps == 1 or steps * launches <= _MOST_LAUNCHES)
+    allowed = STEPS[:-1] if long_steps else STEPS
+    return max(steps for steps in allowed if steps == 1 or steps * launches <= _MOST_LAUNCHES)
 
 
 def is_cut(plan: NativePlan) -> bool:

@@ -1,0 +1,303 @@
+"""Models too large for a block: their steps as one program, whose values have an axis of models in front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.backends.cuda import device_engine, device_memory
+from magmadnn.backends.cuda.engine import KernelNode
+from magmadnn.compiler.cuda.fused.permutations import interleaved
+from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, placeholder, variable
+from magmadnn.graph.op import Array, Op, OpKind
+from magmadnn.graph.spec import Spec
+from magmadnn.graph.transforms.stacking import stacked_program
+from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.foreign import OnDevice, packed_strides
+from magmadnn.runtime.cuda.code import functions_of
+from magmadnn.runtime.cuda.data.block import Block
+from magmadnn.runtime.cuda.running.planned import runner_of
+from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.schedule.cuts import LONGEST
+from magmadnn.runtime.variables import tensor_of
+
+from .leg import Seat, Wanted
+
+_MOST_ROWS = 1 << 23  # numbers of rows of a slice, 8 bytes each
+_MOST_OPERATIONS = 2e10  # of a model's step: more keep a device busy by themselves
+_MOST_DRAWING = 32  # models whose steps draw random numbers, by a kernel for each
+
+
+def can_stack(wanted: Sequence[Wanted]) -> bool:
+    """Whether models like this one gain by steps in one program, and all their ops take the axis."""
+    nodes = [node for w in wanted for node in w.program.nodes()]
+    if any(isinstance(n.op, Op) and n.op.stacked is None and not _draws(n.op) for n in nodes):
+        return False
+    parameters: dict[Node, int] = {n: tensor_of(n).size for n in nodes if n.op is VARIABLE}
+    rows = max(w.batch_size for w in wanted)
+    return 6.0 * sum(parameters.values()) * rows <= _MOST_OPERATIONS
+
+
+def most_models(wanted: Sequence[Wanted]) -> int:
+    """How many models one program may have."""
+    nodes = (node for w in wanted for node in w.program.nodes())
+    draws = any(isinstance(n.op, Op) and _draws(n.op) for n in nodes)
+    return _MOST_DRAWING if draws else LONGEST
+
+
+def _draws(op: Op) -> bool:
+    return op.kind is OpKind.RANDOM
+
+
+class Stack:
+    """Some models of one structure as one.
+
+    Args:
+        wanted: legs of one of them.
+        count: how many models.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted], count: int) -> None:
+        self.count, self._device = count, wanted[0].runner.device
+        nodes = dict.fromkeys(node for w in wanted for node in w.runner.plan.variables)
+        # an index of the leg and one of the variable in it, by the first model's node
+        self._places = {
+            node: (leg, number)
+            for leg, w in enumerate(wanted)
+            for number, node in enumerate(w.runner.plan.variables)
+        }
+        targets = {target for w in wanted for target, _ in w.runner.plan.program.updates}
+        self._changed = [node for node in nodes if node in targets]
+        self._variables = {node: _variable_of(node, count, self._device) for node in nodes}
+        self._legs = [StackedLeg(w, self._variables, count) for w in wanted]
+
+    def run(
+        self, seats: Sequence[Sequence[Seat]], orders: Sequence[tuple[int, int]], epochs: int,
+        counts: Sequence[int],
+    ) -> list[list[Array]] | None:  # fmt: skip
+        """Run epochs of all models, and give their variables the new values.
+
+        Args:
+            seats: of each model, for each leg.
+            orders: for each leg, where the rows of the first model lie, and how many each has.
+            epochs: how many.
+            counts: batches of each leg in an epoch.
+
+        Returns:
+            The outputs of each leg, [batches, models, ...] each. None where one of them, or a new value of a
+            model, is NaN or infinite: all models' own variables are as before.
+        """
+        engine = device_engine(self._device)
+        for node, stacked in self._variables.items():
+            tensor = tensor_of(stacked)
+            place = tensor.memory.device_pointer(write=True)
+            for address in self._addresses(node, seats):
+                engine.copy(place, address, tensor.nbytes // self.count)
+                place += tensor.nbytes // self.count
+        together = sum(map(bool, counts)) == 1
+        found: list[list[list[Array]]] = [[] for _ in self._legs]
+        for leg, own in zip(self._legs, zip(*seats, strict=True), strict=True):
+            leg.take(own)
+        for epoch in range(1 if together else epochs):
+            for number, count in enumerate(counts):
+                steps = count * epochs if together else count
+                if not steps:
+                    continue
+                made = self._legs[number].run(*orders[number], epoch * count, steps)
+                if made is None:
+                    return None
+                found[number] += made
+        for node in self._changed:
+            tensor = tensor_of(self._variables[node])
+            place = tensor.memory.device_pointer()
+            for address in self._addresses(node, seats):
+                engine.copy(address, place, tensor.nbytes // self.count)
+                place += tensor.nbytes // self.count
+        engine.wait()
+        return [
+            [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+            if parts
+            else leg.nothing()
+            for leg, parts in zip(self._legs, found, strict=True)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes of the device's memory."""
+        variables: int = sum(tensor_of(node).nbytes for node in self._variables.values())
+        return 2 * variables + sum(leg.nbytes for leg in self._legs)
+
+    def let_go(self) -> None:
+        """Give back the memory of the device; what is compiled stays."""
+        for leg in self._legs:
+            leg.let_go()
+        for node in self._variables.values():
+            node.value.let_go()
+
+    def _addresses(self, node: Node, seats: Sequence[Sequence[Seat]]) -> list[int]:
+        """Where a variable of each model lies."""
+        leg, number = self._places[node]
+        return [own[leg].variables[number] for own in seats]
+
+
+class _OnDevice:
+    """What a variable of a stack holds: memory of the device from the first use to `let_go`.
+
+    It stands for a Tensor in all that kernels need to know.
+    """
+
+    kind, offset = Kind.DEVICE, 0
+
+    def __init__(self, spec: Spec, device: int) -> None:
+        self.shape, self.dtype, self.device = (
+            tuple(int(n) for n in spec.shape if isinstance(n, int)),
+            spec.dtype,
+            device,
+        )
+        self.size = math.prod(self.shape)
+        self.nbytes = self.size * self.dtype.itemsize
+        self.strides = packed_strides(self.shape, self.dtype.itemsize)
+        self._memory: MemoryManager | None = None
+
+    @property
+    def memory(self) -> MemoryManager:
+        """The memory."""
+        if self._memory is None:
+            self._memory = MemoryManager(self.size, self.dtype, Kind.DEVICE, self.device)
+        return self._memory
+
+    def read(self) -> Array:
+        """A copy on the host."""
+        found = np.empty(self.shape, self.dtype)
+        memory = device_memory(self.device)
+        memory.copy_to_host(found.reshape(-1).view(np.uint8), self.memory.device_pointer())
+        return found
+
+    def write(self, value: Array) -> None:
+        """Set the values."""
+        flat = np.ascontiguousarray(value, self.dtype).reshape(-1)
+        memory = device_memory(self.device)
+        memory.copy_to_device(self.memory.device_pointer(write=True), flat.view(np.uint8))
+
+    def let_go(self) -> None:
+        """Give the memory back."""
+        self._memory = None
+
+
+def _variable_of(node: Node, count: int, device: int) -> Node:
+    """A variable on the device that holds those of all models."""
+    spec = Spec((count, *node.shape), node.dtype)
+    return variable(node.name, spec, _OnDevice(spec, device))
+
+
+class StackedLeg:
+    """Batches of one size of all models of a stack.
+
+    Args:
+        wanted: that of one of them.
+        variables: what stands for its variables.
+        count: how many models.
+    """
+
+    def __init__(self, wanted: Wanted, variables: Mapping[Node, Node], count: int) -> None:
+        runner = wanted.runner
+        self._device, self._engine = runner.device, runner.engine
+        self._count, self._batch = count, wanted.batch_size
+        fed: dict[Node, Node] = {}
+
+        def leaf(nodes: tuple[Node, ...]) -> Node:
+            node = nodes[0]
+            if node.op is VARIABLE:  # what is in no plan has no influence
+                return variables.get(node) or _variable_of(node, count, runner.device)
+            assert node.op is PLACEHOLDER
+            fed[node] = placeholder(node.name, Spec((count, *node.shape), node.dtype))
+            return fed[node]
+
+        program = stacked_program([wanted.program] * count, leaf)
+        self._runner = runner_of(program, runner.device, runner.tensor_float)
+        self._data = [
+            (number, fed[node], array)
+            for number, (node, array) in enumerate(wanted.data.items())
+            if node in fed
+        ]
+        self._settings = [
+            (number, fed[node]) for number, node in enumerate(wanted.settings) if node in fed
+        ]
+        self._sizes, self._values = wanted.sizes, dict[Node, Array]()
+        self._most = max(min(LONGEST, _MOST_ROWS // (count * self._batch)), 1)
+        self._order: Block | None = None
+        self._slices: CudaSlices | None = None
+
+    def take(self, seats: Sequence[Seat]) -> None:
+        """Bring what models need: arrays, which all share, and settings.
+
+        Raises:
+            OutOfMemoryError: if there is no room.
+        """
+        arrays: dict[Node, Any] = {
+            node: OnDevice(like.shape, like.dtype, seats[0].data[number], self._device, None)
+            for number, node, like in self._data
+        }
+        if self._slices is None:
+            nodes = [node for _, node in self._settings]
+            rows = self._most * self._count * self._batch
+            how = (self._sizes, self._count * self._batch, None, rows, True)
+            self._order = Block(8 * rows, self._device)
+            self._slices = CudaSlices(self._runner, arrays, nodes, *how)
+        self._arrays = arrays  # which slices hold weakly
+        self._slices.data.take(arrays)
+        self._values = {
+            node: np.stack([seat.settings[number] for seat in seats], axis=1)
+            for number, node in self._settings
+        }
+
+    def run(self, orders: int, length: int, done: int, steps: int) -> list[list[Array]] | None:
+        """Run so many steps of all models behind those that are done.
+
+        Args:
+            orders: where the rows of the first model lie,
+            length: and how many each has.
+            done: steps of this leg before.
+            steps: how many.
+
+        Returns:
+            The outputs of pieces, [steps, models, ...] each; None where one is NaN or infinite.
+        """
+        assert self._slices is not None and self._order is not None
+        found = []
+        for first in range(done, done + steps, self._most):
+            count = min(self._most, done + steps - first)
+            size = (self._count, length, first * self._batch, self._batch, count)
+            launch = interleaved(orders, self._order.address, *size)
+            function = functions_of(self._engine, [launch.variant])[launch.variant]
+            self._engine.launch(
+                KernelNode(
+                    function, launch.grid, launch.block, launch.shared_bytes, launch.arguments
+                )
+            )
+            rows = count * self._count * self._batch
+            order = OnDevice((rows,), np.dtype(np.int64), self._order.address, self._device, None)
+            values = {node: v[first : first + count] for node, v in self._values.items()}
+            made = self._slices.run(order, values)
+            if made is None:
+                return None
+            found.append(made)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the device for the values of a step, and outputs."""
+        found = self._runner.memory(self._sizes)
+        return found.activations + found.gradients + found.batch + found.workspace
+
+    def nothing(self) -> list[Array]:
+        """The outputs of no batch."""
+        assert self._slices is not None
+        return self._slices.nothing()
+
+    def let_go(self) -> None:
+        """Give back the memory of the device; what is compiled stays."""
+        self._slices = self._order = None
