@@ -19,6 +19,7 @@ from .study import Study
 from .trials.rows import check_same_rows, rows_of
 
 _OF_SEARCH = ("batch_size", "epochs", "callbacks", "verbose", "validation_data", "validation_split")
+_SHARE = 0.2  # of the rows validates
 _NOT_HERE = ("x", "y", "initial_epoch")
 
 
@@ -117,6 +118,20 @@ def check_stratified(value: Any, folds: Any) -> None:
         raise ArgumentError("search: stratified is for folds; give folds=5, or leave it out")
 
 
+def check_validation(share: Any, data: Any, folds: Any) -> None:
+    """Look whether the rows that trials are compared on are given in one way only.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    given = {"folds": folds, "validation_data": data, "validation_split": share}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ArgumentError(
+            f"search: {' and '.join(names)} each say which rows trials are compared on; give one of them"
+        )
+
+
 def check_seconds(name: str, value: Any) -> None:
     """Look whether an argument is None or a time above 0.
 
@@ -130,9 +145,9 @@ def check_seconds(name: str, value: Any) -> None:
 
 
 def split_data(
-    x: Any, y: Any, share: float, validation: Any, seed: int
+    x: Any, y: Any, share: float | None, validation: Any, seed: int
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The rows that are trained on, and those that metrics are of.
+    """The rows that are trained on, and those that metrics are of: a fifth where nothing is said.
 
     Raises:
         ArgumentError: if the share or `validation` cannot be used.
@@ -145,6 +160,7 @@ def split_data(
         check_same_rows(validation[0], validation[1], "search: validation_data")
         return (x, y), (validation[0], validation[1])
     rows = check_same_rows(x, y)
+    share = _SHARE if share is None else share
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
         raise ArgumentError(
             f"search: validation_split must be above 0 and below 1, got {quoted(share)}: trials are "

@@ -18,6 +18,7 @@ from .given import (
     check_callbacks,
     check_seconds,
     check_stratified,
+    check_validation,
     first_points,
     fit_options_of,
     mapping_of,
@@ -59,7 +60,7 @@ def run(
     until: Reaches | None = None,
     total_epochs: int | None = None,
     total_seconds: float | None = None,
-    validation_split: float = 0.2,
+    validation_split: float | None = None,
     validation_data: Any = None,
     folds: int | None = None,
     stratified: bool | None = None,
@@ -101,7 +102,8 @@ def run(
         until: `md.search.reaches("accuracy", 0.98)`: ends at the first trial, by number, that is as good.
         total_epochs: a budget of epochs of all trials together.
         total_seconds: a budget of time of this call; the table then depends on how fast the machine is.
-        validation_split: share of the rows, chosen by seed and the same for all trials, that metrics are of.
+        validation_split: share of the rows, chosen by seed and the same for all trials, that metrics are of;
+            None: 0.2, unless one of the next two is given.
         validation_data: or (x, y) for that.
         folds: or cross validation: each trial is trained once for each fold, and its metrics are the means
             over the rows that are held out.
@@ -140,6 +142,7 @@ def run(
     check_seconds("trial_seconds", trial_seconds)
     check_seconds("total_seconds", total_seconds)
     check_stratified(stratified, folds)
+    check_validation(validation_split, validation_data, folds)
     options, made_callbacks = fit_options_of(fit_options), check_callbacks(callbacks)
     builder = Builder.of(build)
     searched = builder.fitting(Space.of(space))
@@ -165,8 +168,6 @@ def run(
         train, validation = split_data(x, y, validation_split, validation_data, seed)
         parts: list[Any] = []
     else:
-        if validation_data is not None:
-            raise ArgumentError("search: give one of folds and validation_data")
         train = validation = (x, y)
         parts = folds_of(y, check_same_rows(x, y), folds, 0, stratified, seed)
     task = Task(

@@ -91,7 +91,7 @@ def test_folds_that_fail_are_failed_trials() -> None:
         ({"folds": 1}, "folds must be an integer of at least 2"),
         ({"folds": 70}, "fewer than the 70"),
         ({"folds": 200, "stratified": False}, "at most the number of rows, 120"),
-        ({"folds": 3, "validation_data": (X, Y)}, "give one of folds and validation_data"),
+        ({"folds": 3, "validation_data": (X, Y)}, "folds and validation_data each say which rows"),
     ],
 )
 def test_wrong_folds_are_refused(options: Any, words: str) -> None:
