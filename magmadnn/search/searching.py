@@ -42,7 +42,7 @@ from .workers.pool import Pool
 
 _TOGETHER = 16  # trials that are trained in one call
 _CALLS = 4  # of each process elsewhere, at least
-_HOPELESS = 10  # first trials that must not all fail
+_HOPELESS = 10  # first trials that must not all fail; nor fewer with one text
 
 
 @checked_call
@@ -126,8 +126,8 @@ def run(
             how far the search is.
 
     Raises:
-        ArgumentError: if an argument or the space cannot be used, `build` ignores a parameter, or the first
-            ten trials all fail.
+        ArgumentError: if an argument or the space cannot be used, `build` ignores a parameter, the first
+            ten trials all fail, or all of fewer fail with one text.
         UnknownNameError: if `build` lacks a parameter, or the objective names a metric that there is not.
         CheckpointError: if the study in `out` is damaged.
         FileError: if `out` is in use by another process, holds something else, or cannot be written.
@@ -269,6 +269,7 @@ class _Search:
                 self._note_points(schedule)
                 place.start(jobs)
             if not place.is_busy:
+                _check_any(schedule)
                 return
             arrived = [(job, self.judge.valued(o)) for job, o in place.wait(rest)]
             if self.folder is not None:
@@ -294,6 +295,19 @@ class _Search:
                     f"search: the first {_HOPELESS} trials have all failed; the last of them: "
                     f"{outcome.reason}"
                 )
+
+
+def _check_any(schedule: Schedule) -> None:
+    """Look whether a search that has ended failed in all of its few trials for one reason.
+
+    Raises:
+        ArgumentError: if so.
+    """
+    outcomes = [outcome for _, outcome in schedule.results()]
+    reasons = {o.reason if o.state == FAILED else None for o in outcomes}
+    if len(reasons) == 1 and None not in reasons and len(outcomes) < _HOPELESS:
+        count = "its only trial has" if len(outcomes) == 1 else f"all {len(outcomes)} trials have"
+        raise ArgumentError(f"search: {count} failed: {reasons.pop()}")
 
 
 def _place(

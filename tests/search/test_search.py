@@ -228,6 +228,22 @@ def test_a_search_of_failures_only_ends_soon() -> None:
     assert error_of(lambda: study.best)[0] is NumericError
 
 
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"trials": None, "total_epochs": 12}])
+def test_few_trials_that_all_fail_alike_end_in_an_error(tmp_path: Path, options: Any) -> None:
+    def broken(learning_rate: float, units: int) -> Any:
+        build(learning_rate, units)
+        raise RuntimeError("no such layer")
+
+    for again in (False, True):  # going on with it changes nothing
+        more = {**options, "out": tmp_path / "s", "resume": again}
+        kind, text = error_of(lambda more=more: run(build=broken, **more))
+        assert kind is ArgumentError
+        assert text == "search: all 6 trials have failed: RuntimeError: no such layer"
+        assert len(S.load(tmp_path / "s").trials) == 6
+    one = error_of(lambda: run(build=broken, trials=1))[1]
+    assert one == "search: its only trial has failed: RuntimeError: no such layer"
+
+
 def unreturning(learning_rate: float, units: int) -> None:
     build(learning_rate, units)
 
