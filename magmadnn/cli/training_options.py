@@ -14,11 +14,11 @@ from magmadnn.models import NETWORKS, Network, Preset
 
 from .arguments import AT_LEAST_0, RATE, SHARE, SHARE_OR_0, Parser, columns, one_of, sizes, whole
 
-_OPTIMIZERS = "sgd adam adamw rmsprop adagrad lars lamb".split()  # those that need no settings
+OPTIMIZERS = "sgd adam adamw rmsprop adagrad lars lamb".split()  # those that need no settings
 
 
 def _optimizer(text: str) -> str:
-    return one_of("optimiser", _OPTIMIZERS)(text.lower())
+    return one_of("optimiser", OPTIMIZERS)(text.lower())
 
 
 Option = tuple[str, Callable[[str], Any], str, str]  # name, reader, what stands for its value, help

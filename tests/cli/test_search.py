@@ -19,6 +19,7 @@ units = {choice = [5, 7]}
 layers = {integer = [1, 2]}
 batch-size = {start = 16, stop = 48, step = 16}
 """
+S = ["--space", "space.toml"]
 QUICK = "--epochs 2 --seed 5 --out study --trials 6".split()
 
 
@@ -131,8 +132,36 @@ def test_a_report_is_a_table_and_a_page(command, draw, soils, space, tmp_path) -
         ("lrr = {uniform = [0, 1]}", "did you mean 'lr'?"),
         ("lr = {uniform = [1, 0]}", "space: lr: uniform: low 1 is above high 0"),
         ("lr = {uniforn = [1, 0]}", "did you mean 'uniform'?"),
-        ("lr = [0.1, 0.2]", "there is nothing to search"),
-        ("lr = 0.1", "there is nothing to search"),
+        ("lr = [0.1, 0.2]", "lr: a list is not a dimension; write lr = {choice = [0.1, 0.2]}"),
+        (
+            "hidden = [[5], [7]]",
+            "hidden: a list is not a dimension; write hidden = {choice = [[5], [7]]}",
+        ),
+        ("hidden = [5, 7]", "are the sizes of one network; write hidden = {choice = [[5], [7]]}"),
+        ("lr = 0.1", "--space space.toml: there is nothing to search; give a parameter several"),
+        ("", "there is nothing to search"),
+        (
+            'optimizer = {choice = ["adma", "sgd"]}',
+            "optimiser 'adma' is not known: did you mean 'adam'?",
+        ),
+        ('optimizer = "sdg"\nlr = {choice = [1, 2]}', "did you mean 'sgd'?"),
+        ('optimizer = {choice = ["sgd", 3]}', "optimizer: optimiser 3 is not known"),
+        (
+            'activation = {choice = ["relu", "rleu"]}',
+            "activation 'rleu' is not known: did you mean 'relu'?",
+        ),
+        ('activation = {choice = ["relu", "none"]}', "it is called 'linear' here"),
+        ('lr = {choice = [0.1, "a"]}', "lr must be a number above 0, got 'a'"),
+        ("lr = {uniform = [-1, 1]}", "lr must be a number above 0, got -1.0"),
+        ("lr = {choice = [0.1, true]}", "lr must be a number above 0, got True"),
+        ("weight_decay = {uniform = [-1, 1]}", "weight_decay must be a number of at least 0"),
+        ("units = {uniform = [1, 2]}", "units must be a whole number of at least 1, got 1.0"),
+        ("layers = {integer = [-1, 2]}", "layers must be a whole number of at least 0, got -1"),
+        ("batch_size = {integer = [0, 8]}", "batch_size must be a whole number of at least 1"),
+        (
+            "hidden = {choice = [[4, 0], [3]]}",
+            "hidden must be sizes of layers, such as [64, 32], got",
+        ),
         ("lr = {choice = [1, 2]}\nlearning_rate = {choice = [1]}", "lr is there twice"),
         ("hidden = {choice = [[1], [2]]}\nunits = 3", "leave one out"),
     ],
@@ -155,7 +184,7 @@ def test_wrong_spaces_are_refused(command, soils, tmp_path, text: str, words: st
         (["--space", "space.toml", "--method", "bayes"], "method 'bayes' is not known"),
         (["--space", "space.toml", "--until", "accuracy"], "such as accuracy=0.98"),
         (["--space", "space.toml", "--objective", "acuracy"], "did you mean 'accuracy'?"),
-        (["--space", "nothing.toml"], "nothing.toml"),
+        (["--space", "nothing.toml"], "--space nothing.toml: there is no such file; check the path"),
         (["--space", "space.toml", "--eta", "3"], "eta"),
     ],
 )
@@ -164,6 +193,16 @@ def test_wrong_arguments_are_refused(command, soils, space, options, words: str)
     assert done.code == 2
     assert words in done.err
     assert done.err.count("\n") == 1
+
+
+def test_values_that_a_training_can_have_are_taken(command, soils, tmp_path) -> None:
+    (tmp_path / "space.toml").write_text(
+        'optimizer = {choice = ["Adam", "sgd"]}\nactivation = {choice = ["prelu", "tanh"]}\n'
+        "layers = {integer = [0, 1]}\nlr = 1\n"
+    )
+    done = command("search", "--data", soils, *S, "--method", "grid", "--epochs", 1, "--out", "s")
+    assert done.code == 0, done.err
+    assert {t.state for t in md.search.load("s").trials} == {"done"}
 
 
 def test_a_point_as_options() -> None:
