@@ -182,17 +182,52 @@ def test_wrong_spaces_are_refused(command, soils, tmp_path, text: str, words: st
         (["--space", "space.toml", "--lr", "0.1"], "--lr: is in the space too"),
         (["--space", "space.toml", "--validation-split", "0"], "trials are compared on rows"),
         (["--space", "space.toml", "--method", "bayes"], "method 'bayes' is not known"),
-        (["--space", "space.toml", "--until", "accuracy"], "such as accuracy=0.98"),
-        (["--space", "space.toml", "--objective", "acuracy"], "did you mean 'accuracy'?"),
+        ([*S, "--until", "accuracy"], "such as accuracy=0.98"),
+        ([*S, "--until", "acuracy=1"], "--until: metric 'acuracy' is not known: did you mean 'accuracy'?"),
+        ([*S, "--objective", "acuracy"], "--objective: metric 'acuracy' is not known: did you mean"),
+        ([*S, "--objective", "rmse"], "--objective: metric 'rmse' is not known"),  # of quantities
+        ([*S, "--objective", "train_loss"], 'give "min train_loss" or "max train_loss"'),
+        ([*S, "--objective", "loss,loss"], "--objective loss,loss: expected one metric, or several"),
         (["--space", "nothing.toml"], "--space nothing.toml: there is no such file; check the path"),
-        (["--space", "space.toml", "--eta", "3"], "eta"),
+        ([*S, "--eta", "3"], "--eta 3: --method random has no such option; leave it out, or give a --method"),
+        ([*S, "--cohort", "3", "--method", "cem"], "that has it: asha, median, tpe"),
+        ([*S, "--cohort", "3", "--method", "halving"], "--cohort 3: --method halving has no such"),
+        ([*S, "--method", "grid"], "lr is a range of real numbers, uniform(0.001, 0.1), which has no points"),
+        ([*S, "--mpi", "2", "--workers", "2"], "--mpi: ranks train, so leave --workers"),
+        (["lenet5", *S], "units: the layers of lenet5 are fixed; leave it out, or choose mlp"),
     ],
-)
+)  # fmt: skip
 def test_wrong_arguments_are_refused(command, soils, space, options, words: str) -> None:
+    """Before the folder is made, which would be in the way of the next try."""
+    space.write_text(SPACE.replace("log_uniform", "uniform"))
     done = command("search", "--data", soils, *options, *QUICK)
     assert done.code == 2
     assert words in done.err
     assert done.err.count("\n") == 1
+    assert "RandomSearch" not in done.err
+    assert not Path("study").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (SPACE, [], "--method random has no end of its own; give --trials 100, or --until, --total"),
+        (SPACE, ["--method", "halving"], "--method halving compares all trials with each other"),
+        (
+            "epochs = {integer = [1, 3]}",
+            ["--method", "asha", "--trials", 3],
+            "--space space.toml: epochs: --method asha decides how many epochs a trial has",
+        ),
+    ],
+)  # fmt: skip
+def test_a_method_without_what_it_needs_is_refused(
+    command, soils, tmp_path, text: str, options, words: str
+) -> None:
+    (tmp_path / "space.toml").write_text(text)
+    done = command("search", "--data", soils, *S, *options, "--out", "study")
+    assert done.code == 2
+    assert words in done.err
+    assert not Path("study").exists()
 
 
 def test_values_that_a_training_can_have_are_taken(command, soils, tmp_path) -> None:

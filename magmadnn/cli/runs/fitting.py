@@ -180,12 +180,17 @@ def build_model(settings: Settings, data: Dataset) -> Model:
         settings,
         loss="cross_entropy" if classes else "mse",
         optimizer=optim.by_name(settings.optimizer, learning_rate=rate, **decay),
-        metrics=["accuracy"] if classes else ["rmse", "r2"],
+        metrics=metrics_of(data),
         seed=settings.seed,
         precision=settings.precision,
         device=settings.device,
         preparation=preparation,
     )
+
+
+def metrics_of(data: Dataset) -> list[str]:
+    """What is measured beside the loss: of classes their accuracy, of quantities two figures."""
+    return ["accuracy"] if data.preparation.classes else ["rmse", "r2"]
 
 
 class _HistoryFiles(Callback):

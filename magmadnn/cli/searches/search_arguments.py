@@ -11,6 +11,7 @@ from magmadnn.cli.runs.settings import Settings
 from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.search.objectives import Reaches, reaches
 from magmadnn.search.spaces.space import Space, space_of_plain
+from magmadnn.search.study_plan import Ends
 
 OWN = (
     *("method", "objective", "trials", "until", "total_epochs", "total_seconds", "trial_seconds"),
@@ -51,6 +52,15 @@ class SearchArguments:
             raise ArgumentError(
                 f"--until must be a metric and a value, such as accuracy=0.98, got {text!r}"
             ) from error
+
+    @property
+    def ends(self) -> Ends:
+        """When the search ends.
+
+        Raises:
+            ArgumentError: as for `until`.
+        """
+        return Ends(self.own["trials"], self.own["total_epochs"], self.until)
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -101,6 +111,12 @@ class SearchArguments:
                     "--out"
                 )
         return SearchArguments(self.settings, self.given, self.space, {**self.own, **new})
+
+
+def objective_of(text: str) -> str | list[str]:
+    """What `--objective` names: a metric, or several with commas between."""
+    names = [name.strip() for name in text.split(",")]
+    return names if len(names) > 1 else names[0]
 
 
 _BESIDE = ("resume", "mpi", "quiet", "threads", "loader_workers")

@@ -13,7 +13,7 @@ from typing import Any
 from magmadnn import search
 from magmadnn.cli.console import Console
 from magmadnn.cli.ending import Terminated
-from magmadnn.cli.runs.fitting import build_model
+from magmadnn.cli.runs.fitting import build_model, metrics_of
 from magmadnn.cli.runs.outputs import MODEL, as_json, check_new
 from magmadnn.cli.runs.run_rows import Loader, check_same_rows, fingerprint, loader_of
 from magmadnn.cli.runs.settings import Settings, mnist_folder
@@ -29,7 +29,8 @@ from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import check_links, create_run, read_run
 from magmadnn.training.model.saving import save_model
 
-from .search_arguments import OWN, SearchArguments
+from .search_arguments import OWN, SearchArguments, objective_of
+from .search_checks import check_metrics, check_ranks, check_search
 from .space_files import options_of, read_space
 
 RESULT, TABLE = "result.json", "trials.csv"
@@ -52,6 +53,10 @@ def start_search(arguments: Namespace, say: Console) -> int:
     if twice := [name for name in space.dimensions if name in given]:
         raise ArgumentError(f"--{twice[0].replace('_', '-')}: is in the space too; leave one out")
     settings = Settings.of(Namespace(**given))
+    own = {name: getattr(arguments, name) for name in OWN}
+    made = SearchArguments(settings, given, space, {**own, "method": own["method"] or "random"})
+    check_search(made, arguments.space)
+    check_ranks(made, arguments.mpi)
     check_device(settings.device)
     data = load_data(settings, settings.data, say, loader_of(arguments))
     shape, rows = data.preparation.prepared_shape, len(data.x_train)
@@ -68,9 +73,8 @@ def start_search(arguments: Namespace, say: Console) -> int:
         raise ArgumentError(
             "--validation-split 0: trials are compared on rows that are kept back; give a share above 0"
         )
-    own = {name: getattr(arguments, name) for name in OWN}
-    own["method"] = own["method"] or "random"
-    made = SearchArguments(settings, given, space, own)
+    made = replace(made, settings=settings)
+    check_metrics(made, metrics_of(data))
     create_run(out, made.record())
     if arguments.mpi is not None:
         return _by_mpi(out, made, arguments.mpi, say)
@@ -86,6 +90,7 @@ def resume_search(arguments: Namespace, say: Console) -> int:
     folder = expanded(arguments.resume)
     made = SearchArguments.from_record(read_run(folder), arguments.resume).changed(arguments)
     check_links(folder)
+    check_ranks(made, arguments.mpi)
     if arguments.mpi is not None:
         return _by_mpi(folder, made, arguments.mpi, say)
     settings = made.settings
@@ -93,6 +98,7 @@ def resume_search(arguments: Namespace, say: Console) -> int:
     source = settings.data_folder or settings.data
     data = load_data(settings, source, say, loader_of(arguments))
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new search")
+    check_metrics(made, metrics_of(data))
     return _go(folder, made, data, say)
 
 
@@ -100,8 +106,6 @@ def _by_mpi(folder: Path, made: SearchArguments, ranks: int, say: Console) -> in
     """Search in a job of MPI: one rank hands out points, the others train."""
     from magmadnn.workflow import Workflow
 
-    if made.own["workers"] is not None or made.own["trial_seconds"] is not None:
-        raise ArgumentError("--mpi: ranks train, so leave --workers and --trial-seconds out")
     job = Workflow("search")
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     text = json.dumps({"own": dict(made.own), "quiet": say.quiet, "gpus": seen})
@@ -232,8 +236,7 @@ def _objective(text: str | None, data: Dataset) -> Any:
     """What is searched for: names with commas between; accuracy of classes, the loss of quantities."""
     if text is None:
         return "accuracy" if data.preparation.classes else "loss"
-    names = [name.strip() for name in text.split(",")]
-    return names if len(names) > 1 else names[0]
+    return objective_of(text)
 
 
 def _space_words(made: SearchArguments) -> str:

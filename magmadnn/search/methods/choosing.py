@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
-from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, UnknownNameError, quoted
 from magmadnn.search.spaces.space import Space
 
@@ -38,6 +38,15 @@ def method_of(
         raise ArgumentError(f"search: method must be a name such as 'random', got {quoted(name)}")
     if name not in METHODS:
         raise UnknownNameError.of("search: method", name, METHODS)
+    known = [p for p in signature(METHODS[name]).parameters if p not in ("space", "seed")]
+    for option in options:
+        if option not in known and not known:
+            raise ArgumentError(
+                f"search: method_options: {name} has none, got {option!r}; leave it out, or give another "
+                "method"
+            )
+        if option not in known:
+            raise UnknownNameError.of(f"search: method_options: {name}: option", option, known)
     if name == "halving" and trials is not None:
         options = {"trials": trials, **options}
-    return checked_call(METHODS[name])(space, seed, **options)
+    return METHODS[name](space, seed, **options)
