@@ -26,7 +26,9 @@ from magmadnn.errors import (
     ShapeError,
     UnknownNameError,
 )
+from magmadnn.search.kept_studies import KeptStudy
 from magmadnn.search.study_folder import StudyFolder, log_begin, read_study
+from magmadnn.search.study_plan import Ends
 from magmadnn.search.trials.training import Task
 from magmadnn.storage.event_log import EventLog, read_log
 from magmadnn.storage.holding import Holding
@@ -496,6 +498,25 @@ def test_a_study_is_read_from_its_folder(tmp_path: Path) -> None:
     assert len(ended.trials) == len(S.load(tmp_path / "u").trials) == 1
     (tmp_path / "empty").mkdir()
     assert error_of(lambda: S.load(tmp_path / "empty"))[0] is CheckpointError
+
+
+def test_a_study_has_ended_when_nothing_is_left_to_train(tmp_path: Path) -> None:
+    out, gap = tmp_path / "study", tmp_path / "gap"
+    run(trials=4, out=out)
+    kept = KeptStudy(out)
+    assert kept.ends == Ends(4)
+    assert [kept.has_ended(Ends(n)) for n in (3, 4, 5)] == [True, True, False]
+    assert len(kept.study(Ends(3)).trials) == 3
+    identity, logged = read_study(out)
+    begun = StudyFolder(
+        gap, identity, logged.ends, False
+    )  # as workers leave it: trial 2 is missing
+    begun.add_results(result for (trial, _), result in logged.results.items() if trial != 2)
+    begun.close()
+    assert not KeptStudy(gap).has_ended(Ends(4))
+    assert [trial.number for trial in KeptStudy(gap).study().trials] == [0, 1, 3]
+    wrong = Ends(4, until=S.reaches("acuracy", 0.9))
+    assert error_of(lambda: kept.has_ended(wrong))[0] is UnknownNameError
 
 
 def test_a_log_of_many_trials_is_read_fast(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from magmadnn.cli.runs.settings import Settings
@@ -62,6 +62,12 @@ class SearchArguments:
         """
         return Ends(self.own["trials"], self.own["total_epochs"], self.until)
 
+    def ending(self, ends: Ends) -> SearchArguments:
+        """The same with other ends."""
+        until = None if ends.until is None else f"{ends.until.metric}={ends.until.value!r}"
+        new = {"trials": ends.trials, "total_epochs": ends.total_epochs, "until": until}
+        return replace(self, own={**self.own, **new})
+
     @property
     def method_options(self) -> dict[str, Any]:
         """Those that were given."""
@@ -99,7 +105,7 @@ class SearchArguments:
         """With what may be said anew where a search goes on: ends, limits and workers.
 
         Raises:
-            ArgumentError: something else was said too.
+            ArgumentError: something else was said too; for successive halving also other `trials`.
         """
         free = ("trials", "until", "total_epochs", "total_seconds", "trial_seconds", "workers")
         new = {k: v for k, v in vars(arguments).items() if v is not None and k not in _BESIDE}
@@ -110,7 +116,12 @@ class SearchArguments:
                     f"{option} cannot be changed where a search goes on; leave it out, or begin another with "
                     "--out"
                 )
-        return SearchArguments(self.settings, self.given, self.space, {**self.own, **new})
+        if self.own["method"] == "halving" and new.get("trials") not in (None, self.own["trials"]):
+            raise ArgumentError(
+                f"--trials {new['trials']}: halving plans all of its {self.own['trials']} trials at the "
+                "start, so their number cannot be changed; leave it out, or begin another with --out"
+            )
+        return replace(self, own={**self.own, **new})
 
 
 def objective_of(text: str) -> str | list[str]:

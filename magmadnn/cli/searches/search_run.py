@@ -20,7 +20,7 @@ from magmadnn.cli.runs.settings import Settings, mnist_folder
 from magmadnn.cli.runs.training_run import check_device, load_data
 from magmadnn.cli.runs.units import figures
 from magmadnn.data import Dataset
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.models.baselines import classification_baselines
 from magmadnn.search.study_folder import STUDY
 from magmadnn.storage.disk import is_there
@@ -29,11 +29,11 @@ from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import check_links, create_run, read_run
 from magmadnn.training.model.saving import save_model
 
+from .going_on import RESULT, TABLE, said_of, taken_up
 from .search_arguments import OWN, SearchArguments, objective_of
 from .search_checks import check_metrics, check_ranks, check_search
 from .space_files import options_of, read_space
 
-RESULT, TABLE = "result.json", "trials.csv"
 _SHARE = 0.2  # that validates where the preset keeps nothing back
 _BESIDE = ("space", "out", "resume", "mpi", "quiet", "threads", "loader_workers", *OWN)
 
@@ -82,13 +82,16 @@ def start_search(arguments: Namespace, say: Console) -> int:
 
 
 def resume_search(arguments: Namespace, say: Console) -> int:
-    """Go on with the search in a folder; returns the exit code.
+    """Go on with the search in a folder, or say that it has ended; returns the exit code.
 
     Raises:
         MagmaDNNError: if there is no such search, arguments contradict its own, or it cannot go on.
     """
     folder = expanded(arguments.resume)
-    made = SearchArguments.from_record(read_run(folder), arguments.resume).changed(arguments)
+    made, ended = taken_up(folder, arguments)
+    if ended is not None:
+        say(said_of(ended, made, folder))
+        return 0
     check_links(folder)
     check_ranks(made, arguments.mpi)
     if arguments.mpi is not None:
@@ -197,8 +200,13 @@ def _go(folder: Path, made: SearchArguments, data: Dataset, say: Console) -> int
     except (KeyboardInterrupt, Terminated):
         say(f"what has ended is kept; go on with: magmadnn search --resume {folder}")
         raise
-    study.table().to_csv(folder / TABLE)
-    write_file(folder / RESULT, as_json(_result(study, folder, data, say)))
+    try:
+        result = _result(study, folder, data, say)
+    except NumericError:  # no trial has a value; the table says why
+        study.table().to_csv(folder / TABLE)
+        raise
+    write_file(folder / RESULT, as_json(result))
+    study.table().to_csv(folder / TABLE)  # last: by it a later call sees that all is written
     say(f"table in {folder / TABLE}; pictures: magmadnn search report {folder}")
     return 0
 
