@@ -69,7 +69,6 @@ ROOMS = {
         console
     """,
     "compiler": """
-        tune
         llvm cuda
         plan
         lower
@@ -117,7 +116,7 @@ ROOMS = {
         step_layout
         layout
         algorithms
-        code
+        measured code
     """,
     "workflow": """
         editor

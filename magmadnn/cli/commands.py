@@ -21,7 +21,7 @@ COMMANDS = {
     "summary": "print the layers of a network",
     "launch": "run a script on several processes",
     "doctor": "print what this machine has, and what is missing",
-    "tune": "show, extend or clear what was measured on this machine",
+    "tune": "show or clear what was measured with this machine's GPUs",
 }
 
 

@@ -1,92 +1,63 @@
-"""magmadnn tune: what was measured on this machine to choose how matrix products run."""
+"""magmadnn tune: which algorithms of a GPU's libraries were measured to be the fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from magmadnn.backends.cuda import device_count, device_engine
-from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.llvm.gemm.cuts import RULE, tile_words
-from magmadnn.compiler.llvm.gemm.gemm import tile_for
-from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.tune.chosen_blocks import limit_seconds, search_all
-from magmadnn.compiler.tune.file import Record, Records, RecordsOf, machine_words
 from magmadnn.errors import FileError
 
-from .arguments import RATE, Parser, one_of
+from .arguments import Parser, one_of
+
+if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.measured import RecordsOf
 
 _ABOUT = """\
-Matrix products can run in several ways, which differ in speed and not in any bit of the result: the register
-tile and the width of its vectors, the depth and height of blocks, what is copied and how much at a time. A
-program tries some of them between its steps, from a second after the first ones on, for 3 % of its time, and
-keeps what it finds. On a GPU the library's algorithms for large products are measured too, each once; these
-do differ in the last bits, so that results are equal as long as the file is there.
+On a GPU the library's algorithms for a large product or a convolution are measured, once for each of its
+sizes, and the fastest is kept in a file for each kind of GPU. Algorithms differ in the last bits, so results
+are equal as long as the file is there; what was chosen is in checkpoints too.
 
-  show    print the file, and for each product the way that was chosen and its gain over the rule
-  run     try all ways of each product that a program has had on this machine's processor, and keep the best
-  clear   remove the file: products are measured again
+  show    print the file of each GPU, and for each product the time of the fastest
+  clear   remove these files: products are measured again
 """
 _NOTE = """\
-MAGMADNN_TUNE_SECONDS sets how long a program may measure; 0: never, and nothing that was measured is used.
+Where MAGMADNN_TUNE_SECONDS is 0 nothing is measured, and nothing that was measured is used.
 """
-_SECONDS = 60.0
 
 
 def parser() -> Parser:
     """The arguments of the command."""
     made = Parser("tune", _ABOUT, _NOTE)
-    actions = ("show", "run", "clear")
-    made.add_argument("action", metavar="show|run|clear", type=one_of("action", actions))
-    made.add_argument(
-        "--seconds",
-        type=RATE,
-        default=_SECONDS,
-        metavar="S",
-        help=f"how long run may take, about (default: {_SECONDS:g})",
-    )
+    actions = ("show", "clear")
+    made.add_argument("action", metavar="show|clear", type=one_of("action", actions))
     return made
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print, measure or remove; returns the exit code.
+    """Print or remove; returns the exit code.
 
     Raises:
-        FileError: the file cannot be removed.
+        FileError: a file cannot be removed.
+        ArgumentError: MAGMADNN_TUNE_SECONDS is not a number of at least 0.
     """
-    arguments = parser().read(argv)
-    records = Records(host())
-    if arguments.action == "clear":
-        for each in (records, *_of_devices().values()):
-            _clear(each)
-        return 0
-    if arguments.action == "run":
-        _search(records, arguments.seconds)
-        return 0
-    _show(records)
-    for device, found in _of_devices().items():
-        _show_device(device, found)
-    return 0
-
-
-def _search(records: Records, seconds: float) -> None:
-    """Try all ways of all products."""
-    count = len(records.read())
-    print(f"trying the ways of {_counted(count)} for {seconds:g} seconds at most")
-    for words, record in search_all(records, host(), seconds):
-        found = "its share of the time does not suffice" if record is None else _chosen(record)
-        print(f"  {words}  {found.strip()}", flush=True)
-
-
-def _of_devices() -> dict[str, RecordsOf]:
-    """The files of the GPUs that are there, one for each kind."""
-    if not device_count():
-        return {}
-    from magmadnn.runtime.cuda.algorithms import records_of
-
+    action = parser().read(argv).action
     names = dict.fromkeys(device_engine(number).library for number in range(device_count()))
-    return {name: records_of(name) for name in names}
+    if not names:
+        print("no GPU is there: nothing is measured")
+        return 0
+    from magmadnn.runtime.cuda.algorithms import records_of
+    from magmadnn.runtime.cuda.measured import may_measure
+
+    if action == "clear":
+        for name in names:
+            _clear(records_of(name))
+        return 0
+    if not may_measure():
+        print("MAGMADNN_TUNE_SECONDS is 0: nothing is measured, and this is not used")
+    for name in names:
+        _show(name, records_of(name))
+    return 0
 
 
 def _clear(records: RecordsOf) -> None:
@@ -97,7 +68,7 @@ def _clear(records: RecordsOf) -> None:
     print(f"removed the measurements of {_counted(count)}: {records.path}")
 
 
-def _show_device(device: str, records: RecordsOf) -> None:
+def _show(device: str, records: RecordsOf) -> None:
     found = records.read()
     print(f"device    {device}")
     print(f"file      {records.path}")
@@ -108,30 +79,6 @@ def _show_device(device: str, records: RecordsOf) -> None:
             print(
                 f"  {key.removeprefix(f'{device}: ')}: {best:.1f} us, the first proposal {first:.1f}"
             )
-
-
-def _show(records: Records) -> None:
-    found = records.read()
-    print(f"machine   {machine_words(host())}")
-    print(f"file      {records.path}")
-    print(f"limit     {limit_seconds():g} seconds for each process")
-    for dtype in ("float32", "float64"):
-        item = np.dtype(dtype).itemsize
-        print(f"by rule   {dtype}: {tile_words(tile_for(Gemm(dtype), host()), item)}")
-    print(f"measured  {_counted(sum(bool(record.microseconds) for record in found.values()))}")
-    width = max(map(len, found), default=0)
-    for key, record in sorted(found.items()):
-        print(f"  {key.ljust(width)}{_chosen(record)}")
-
-
-def _chosen(record: Record) -> str:
-    """What was chosen, its time, and what it gains."""
-    if not record.microseconds:
-        return "  not measured yet: magmadnn tune run" if record.choice == RULE else record.choice
-    rule, best = (record.microseconds.get(name) for name in (RULE, record.choice))
-    times = f"{best:10.1f} us" if best else " " * 13
-    gain = f", {1 - best / rule:.0%} less than by rule" if best and rule and best < rule else ""
-    return f"{times}  {record.choice}{gain}"
 
 
 def _counted(count: int) -> str:

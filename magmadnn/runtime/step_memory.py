@@ -28,8 +28,8 @@ _TITLES = {
 class StepMemory:
     """Bytes that a step takes where it runs, at most.
 
-    Data of which batches are taken is not in it, nor what validation and a last, smaller batch take, nor runs
-    of single kernels that are measured (`magmadnn tune`).
+    Data of which batches are taken is not in it, nor what validation and a last, smaller batch take, nor the
+    runs of single products by which a GPU's algorithms are measured (`magmadnn tune`).
 
     Attributes:
         parameters: what layers hold: parameters and running statistics.

@@ -11,7 +11,7 @@ import pytest
 from magmadnn import ops
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.llvm.gemm.cuts import for_joined_rows
+from magmadnn.compiler.llvm.gemm.blocking import for_joined_rows
 from magmadnn.compiler.llvm.gemm.gemm import tile_for
 from magmadnn.compiler.llvm.ir.target import Target
 from magmadnn.compiler.plan.native_plan import NativePlan

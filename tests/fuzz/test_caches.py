@@ -9,31 +9,24 @@ from typing import Any
 
 import pytest
 
-from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.llvm.gemm.cuts import RULE, cuts
-from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.object.cache import Cache
-from magmadnn.compiler.tune.chosen_blocks import Tuner
-from magmadnn.compiler.tune.file import Record, Records
-from magmadnn.compiler.tune.products import product_words
-from tests.compiler.tuning import part
+from magmadnn.runtime.cuda.measured import Record, RecordsOf
 from tests.fuzz.harness import Fuzz
 from tests.fuzz.mutations import damaged, damaged_json
 
 pytestmark = pytest.mark.timeout(3600)
 
-NUMBERS = [10**400, -(10**400), 1e308, float("nan"), float("inf"), "RULE", RULE]
+NUMBERS = [10**400, -(10**400), 1e308, float("nan"), float("inf"), "0", "choice"]
 
 
 def test_measurements(fuzz: Fuzz, tmp_path: Path) -> None:
     """What is read is what can be used and written again; what cannot is as if it were not there."""
     fuzz.files //= 2
-    records, again = Records(host(), tmp_path), Records(host(), tmp_path / "again")
-    gemm, values = Gemm("float32"), part()
-    key, known = product_words(gemm, values), [*cuts(gemm, host(), values["row1"], values["k"])]
+    records, again = RecordsOf("a device", tmp_path), RecordsOf("a device", tmp_path / "again")
+    assert records.path is not None and again.path is not None
     entries = {
-        key: {"choice": known[-1], "microseconds": dict.fromkeys(known, 1.5)},
-        "another": {"choice": RULE, "microseconds": {RULE: 7}},
+        "5 x 7 x 3 nn of tf32": {"choice": "00ff", "microseconds": {"0": 1.5, "1": 2.5}},
+        "another": {"choice": "", "microseconds": {"0": 7}},
     }
     document = {"format": 1, "machine": "a machine", "products": entries}
 
@@ -43,15 +36,14 @@ def test_measurements(fuzz: Fuzz, tmp_path: Path) -> None:
 
     def read(data: bytes) -> dict[str, Record]:
         records.path.write_bytes(data)
-        Tuner(records, host()).cut(gemm, values)
         return records.read()
 
     def check(data: bytes, found: dict[str, Record]) -> None:
         again.path.unlink(missing_ok=True)
-        again.add(found)
+        for key, record in found.items():
+            again.settle(key, record)
         assert again.read() == found
 
-    records.add({})
     fuzz.run(make, read, check)
     assert fuzz.found["read"] == fuzz.files
 

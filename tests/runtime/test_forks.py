@@ -89,7 +89,6 @@ def run(forks: int, folder: Path) -> list[int]:
     """The exit codes of so many children."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(forks)],
-        env={**os.environ, "MAGMADNN_TUNE_SECONDS": "0"},
         cwd=folder,
         capture_output=True,
         text=True,

@@ -8,8 +8,7 @@ from itertools import pairwise
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.lower.row_blocks import RowBlocks
 
-from .products import Part
-
+Part = tuple[float, dict[str, int]]  # what it costs, and the slots that differ from the whole
 LEAST_ELEMENTS = 20_000  # of a part at least: see `tasks.py`
 STACK_STEP = 16  # matrices of a stack, at a multiple of which it is cut: a vector takes as many
 _STACK_WORK = 100_000  # multiply-adds of a part of a stack, at least

@@ -49,7 +49,6 @@ _MOST_COPIED = (
     32 << 10
 )  # bytes of what is fed: to copy them takes less time than to ask for their address
 
-Action = Callable[[], None]
 Layout = TypeVar("Layout")
 
 
@@ -81,7 +80,6 @@ class Instance:
         self._patches: dict[Node, list[Patch]] = {}
         self._before: dict[Node, Array] = {}  # old values of variables, in guarded runs
         self._tasks: Tasks | CopiedTasks | None = None
-        self._tune: Action | None = None  # between runs
         self._lay_out()
         self._in_place = {
             n for n, a in self.arrays.items() if n.op is PLACEHOLDER and a.nbytes > _MOST_COPIED
@@ -183,8 +181,6 @@ class Instance:
     def _make(self, threads: int, key: Any) -> list[Driver | None]:
         """Drivers of tasks that are made; plans that are alike copy them under the key, if there is one."""
         tasks = self._tasks = self.tasks(threads)
-        if not self._timed:
-            self._tune = tasks.tune
         checked, end = self.plan.checked, self.plan.phase_count
         groups = [
             [phase for number in numbers for phase in tasks.phase(number)]
@@ -297,8 +293,6 @@ class Instance:
             return None
         if self._fresh:
             self._write()
-        if self._tune:
-            self._tune()
         return outputs
 
     def _drive(self, driver: Driver | None) -> bool:
@@ -390,7 +384,7 @@ def _contiguous(array: Array) -> Array:
     return np.require(array, requirements=("C", "ALIGNED"))
 
 
-def _no_function(work: Work) -> Action:
+def _no_function(work: Work) -> Callable[[], None]:
     """In place of what computes a step, where none is computed."""
     raise AssertionError(work)
 

@@ -24,7 +24,7 @@ from magmadnn.compiler.kernels.library import FUNCTION, SMALL, WORKSPACE, Librar
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.llvm.driver.driver import Task
-from magmadnn.compiler.llvm.gemm.cuts import for_joined_rows
+from magmadnn.compiler.llvm.gemm.blocking import for_joined_rows
 from magmadnn.compiler.llvm.gemm.gemm import gemm_used_bytes, tile_for
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch
@@ -39,16 +39,22 @@ from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of, walk_length
-from magmadnn.compiler.tune.chosen_blocks import Untried, tuner
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
-from .cuts import LEAST_ELEMENTS, even_ends, halves, parts_of_blocks, parts_of_stack, shrinking_ends
+from .cuts import (
+    LEAST_ELEMENTS,
+    Part,
+    even_ends,
+    halves,
+    parts_of_blocks,
+    parts_of_stack,
+    shrinking_ends,
+)
 from .host_call import HostCalls
 from .matrices.lapack import function_of, is_native
-from .products import Part, Product, untried
 from .shared_factors import SharedFactor, shared_factor
 from .slot_values import slot_values
 
@@ -121,8 +127,11 @@ class Tasks:
         }
         self._lowered = {work: self._selected(work) for work in self._values}
         self._blocks = self._cut_rows(rooms)
-        self._products = self._tuned()
-        self._untried: list[Untried] = []
+        self._products = {
+            work: self._parts(work)
+            for work, lowered in self._lowered.items()
+            if isinstance(lowered.kernel, Gemm) and not lowered.kernel.joined
+        }
         self._shared = self._sharing()
         self._copies: list[Task] = []  # of shared factors, in the phase that is made
         self._rooms: list[Array] = []  # for them; other phases use them again
@@ -182,42 +191,19 @@ class Tasks:
                 self._lowered[work] = _with_kernel(lowered, blocks.first)
         return found
 
-    def _tuned(self) -> dict[Work, Product]:
-        """The products; they get the tiles that were measured to be best."""
-        found = {}
-        for work, lowered in self._lowered.items():
-            if isinstance(lowered.kernel, Gemm) and not lowered.kernel.joined:
-                parts = self._parts(work)
-                found[work] = Product(lowered.kernel, self._values[work] | parts[0][1], parts)
-        tuner().note((product.gemm, product.largest) for product in found.values())
-        for work, product in found.items():
-            kernel = tuner().kernel(product.gemm, product.largest)
-            if kernel != product.gemm:
-                self._lowered[work] = replace(self._lowered[work], kernel=kernel)
-                product.parts = self._parts(work)
-        return found
-
     @property
     def can_be_copied(self) -> bool:
         """Whether models that are built alike have equal tasks, over no memory but that of values.
 
-        Copies of factors lie in memory of the tasks, and a product that is to be measured changes its tile.
+        Copies of factors lie in memory of the tasks, and calls of Python belong to a model.
         """
-        return not (self._untried or self._shared or self.calls.some)
-
-    def tune(self) -> None:
-        """Between two runs: time a run of a product that nobody has measured, if it is time for it.
-
-        Later runs take less time, perhaps, and give the same bits.
-        """
-        if self._untried:
-            tuner().go_on(self._untried)
+        return not (self._shared or self.calls.some)
 
     def _sharing(self) -> dict[Work, SharedFactor]:
         """The products whose parts, more than one for each thread, share a copy of a factor."""
         found = {}
-        for work, product in self._products.items():
-            if product_of(work.region).ndim > 2 or len(product.parts) <= self.threads:
+        for work, parts in self._products.items():
+            if product_of(work.region).ndim > 2 or len(parts) <= self.threads:
                 continue
             values = self._values[work]
             by_row = _cut_along(work, values) == "row"
@@ -294,22 +280,16 @@ class Tasks:
             holds = self._boxes(work.region.nodes[0], values)
             if not values["boxes"]:
                 return []  # all of it lies there already
-        product, shared = self._products.get(work), self._shared.get(work)
-        if shared:
+        parts = self._products.get(work) or self._parts(work)
+        if shared := self._shared.get(work):
             begin = len(self._copies)
             holds += (self._copied(shared, values),)
             self.work_of |= {id(task): work for task in self._copies[begin:]}
-        elif product:
-            values["cuts"] = tuner().cut(product.gemm, product.largest)
         made = [
-            (cost, self._task(loaded, lowered, {**values, **part}, holds))
-            for cost, part in (product.parts if product else self._parts(work))
+            (cost, self._task(loaded, lowered, {**values, **part}, holds)) for cost, part in parts
         ]
         if blocks := self._blocks.get(work):
             self._join(work, blocks)
-        if product and not shared and tuner().may_want(product.gemm, product.largest):
-            found = untried(product, lowered, self.arrays, [task for _, task in made])
-            self._untried += [found] if tuner().wants(found) else []
         self.work_of |= {id(task): work for _, task in made}
         return made
 

@@ -24,10 +24,10 @@ from magmadnn.backends.cuda.engine import (
     GraphNode,
     ProductNode,
 )
-from magmadnn.compiler.tune.chosen_blocks import limit_seconds
-from magmadnn.compiler.tune.file import Record, RecordsOf
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
+
+from .measured import Record, RecordsOf, may_measure
 
 Chosen = ProductNode | ConvolutionNode
 
@@ -105,7 +105,7 @@ def _chosen(engine: Engine, device: int, node: Chosen, words: str) -> bytes:
     if _wanted.get(words) in proposals:
         return _wanted[words]
     is_empty = isinstance(node, ProductNode) and 0 in node.sizes
-    if limit_seconds() <= 0 or len(proposals) < 2 or is_empty:
+    if not may_measure() or len(proposals) < 2 or is_empty:
         return next(iter(proposals), b"")
     records = records_of(engine.library)
     known = records.read().get(words)
@@ -116,7 +116,7 @@ def _chosen(engine: Engine, device: int, node: Chosen, words: str) -> bytes:
 
 def records_of(library: str) -> RecordsOf:
     """The file of what was measured with a device and its library."""
-    return RecordsOf(library.partition(",")[0], library, library)
+    return RecordsOf(library)
 
 
 def _measured(

@@ -18,7 +18,6 @@ from magmadnn.backends.cuda.engine import (
     EventNode,
 )
 from magmadnn.compiler.cuda.library import few_channels
-from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import placeholder
@@ -26,6 +25,7 @@ from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda import algorithms
+from magmadnn.runtime.cuda.measured import RecordsOf
 from magmadnn.runtime.cuda.schedule import launches, small
 from tests.ops.test_convolutions import draw
 from tests.runtime.cuda.devices import DEVICES, distance, on
@@ -366,8 +366,7 @@ def test_the_fastest_algorithm_is_measured_once_and_kept(
     monkeypatch.setattr(Emulator, "proposals", (b"cuDNN 9 0 engine 5", b"cuDNN 9 1 engine 7"))
     monkeypatch.setattr(algorithms, "_frozen", {})
     monkeypatch.setattr(algorithms, "_wanted", {})
-    monkeypatch.setenv("MAGMADNN_TUNE_SECONDS", "1")
-    monkeypatch.setattr(algorithms, "records_of", lambda n: RecordsOf(n, n, n, tmp_path))
+    monkeypatch.setattr(algorithms, "records_of", lambda n: RecordsOf(n, tmp_path))
     times = {b"cuDNN 9 0 engine 5": 3e-6, b"cuDNN 9 1 engine 7": 2e-6}
 
     def seconds(self: Any) -> float:

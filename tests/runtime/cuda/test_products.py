@@ -18,9 +18,9 @@ from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.program.precision import precision as precision_pass
-from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph.program import Program
 from magmadnn.runtime.cuda import algorithms
+from magmadnn.runtime.cuda.measured import RecordsOf
 from magmadnn.runtime.cuda.running import kept_slices, sliced_plans
 from magmadnn.runtime.cuda.schedule import launches as items
 from magmadnn.runtime.cuda.schedule import small
@@ -113,9 +113,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
     monkeypatch.setattr(algorithms, "_frozen", {})
     monkeypatch.setattr(algorithms, "_wanted", {})
-    monkeypatch.setattr(
-        algorithms, "records_of", lambda name: RecordsOf(name, name, name, tmp_path)
-    )
+    monkeypatch.setattr(algorithms, "records_of", lambda name: RecordsOf(name, tmp_path))
 
 
 def timed_as(seconds: Sequence[float]) -> Any:
@@ -177,9 +175,7 @@ def test_training_that_goes_on_takes_the_algorithms_of_its_checkpoint(
         for name in ("_frozen", "_wanted"):
             monkeypatch.setattr(algorithms, name, {})
         other = tmp_path / "elsewhere"
-        monkeypatch.setattr(
-            algorithms, "records_of", lambda name: RecordsOf(name, name, name, other)
-        )
+        monkeypatch.setattr(algorithms, "records_of", lambda name: RecordsOf(name, other))
         assert run(2) == {b"second"}
 
 

@@ -1,9 +1,11 @@
-"""How the loops of a matrix product are cut: by rule, or by what was measured."""
+"""How the loops of a matrix product are cut: a rule, by the processor and the tile."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.llvm.ir.builder import FLOATS, item_bytes
 from magmadnn.compiler.llvm.ir.target import Target
 
 from .cache_hints import LINE_BYTES
@@ -16,6 +18,7 @@ _COLUMNS_FOR_A = 64  # the same where A is stored transposed, or four panels if 
 _CROWDED_PANELS, _CROWDED_ROWS = 8, 128
 _DEPTH_OF_TURNS = 512  # steps of k in a block where operations on a vector take two turns
 _WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
+_WIDEST_JOINED = {16: 2, 32: 4}  # vectors across, by the number of registers
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,21 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
             blocking, crowded_panels=_CROWDED_PANELS, pack_b_colliding_rows=_CROWDED_ROWS
         )
     return blocking.whole(tile)
+
+
+def for_joined_rows(gemm: Gemm, target: Target, columns: int) -> Gemm:
+    """A product whose A has joined axes, with the tile for so many columns.
+
+    On x86 each row of such a tile has an address in one of 16 registers: eight rows by three vectors took
+    twice as long as six by four. A tile as wide as C, where that is narrow, has no panel at its edge.
+    """
+    if not target.triple.startswith("x86_64"):
+        return gemm
+    item = item_bytes(FLOATS[gemm.dtype])
+    lanes = target.lanes(item)
+    width = min(-(-columns // lanes), _WIDEST_JOINED[target.vector_registers])
+    tile = Tile(8 if width == 1 else 6, max(width, 1), lanes)
+    return replace(gemm, blocking=replace(default_blocking(target, tile, item), tile=tile))
 
 
 def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:

@@ -190,8 +190,3 @@ class CopiedLeg:
             return self._made.went_well()
         well, self._faults[0] = not self._faults[0], 0
         return well
-
-    def tune(self) -> None:
-        """Between two runs: time a run of a product that nobody has measured, if it is time for it."""
-        if self._made is not None:
-            self._made.tasks.tune()

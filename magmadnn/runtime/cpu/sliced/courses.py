@@ -94,8 +94,6 @@ class Course:
         if not (all(well) and finite and all(map(is_finite, checked))):
             self._saved.restore()
             return None
-        for leg in self.legs:
-            leg.tune()
         return found
 
 

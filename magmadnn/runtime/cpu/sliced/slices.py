@@ -85,7 +85,6 @@ class Slices:
         well = self._leg.went_well() and all(map(is_finite, found)) and self._saved.are_finite()
         if not agreement().all(well, "steps are finite"):
             return None
-        self._leg.tune()
         return found
 
 

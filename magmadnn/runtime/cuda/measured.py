@@ -1,9 +1,9 @@
-"""What was measured on this machine, as a readable JSON file that several processes may write.
+"""What was measured with a device's library, as a readable JSON file that several processes may write.
 
-One file for each machine (CPU, vectors, caches) in the folder `tuning` of `storage.places.cache_places`. It
-holds names of choices and times, nothing that is run; what cannot be read, or was written by somebody else,
-counts as not there. Writers take turns (where the system has locks), add to what others wrote, and replace
-the file in one step.
+One file for each device and version of its library in the folder `tuning` of `storage.places.cache_places`.
+It holds names of choices and times, nothing that is run; what cannot be read, or was written by somebody
+else, counts as not there. Writers take turns (where the system has locks), add to what others wrote, and
+replace the file in one step.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -19,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from magmadnn.compiler.llvm.ir.target import Target
-from magmadnn.errors import FileError
+from magmadnn.errors import ArgumentError, FileError
 from magmadnn.storage.private import cache_folder, private_folder, read_private
 
 try:
@@ -31,6 +31,7 @@ else:
     _LOCK = fcntl
 
 _FORMAT = 1
+_VARIABLE = "MAGMADNN_TUNE_SECONDS"
 _NO_NAME = re.compile(r"[^\w.-]")
 _MOST_MICROSECONDS = 1e15  # thirty years
 ENDINGS = (".json", ".part", ".lock")
@@ -39,41 +40,45 @@ LIMIT = 2000  # products; those measured first go first
 
 @dataclass(frozen=True)
 class Record:
-    """What was chosen for a product, and how long each way took, in microseconds."""
+    """What was chosen for a product, and how long each algorithm took, in microseconds."""
 
     choice: str
     microseconds: Mapping[str, float]
 
-    def of_one(self, several: int) -> Record:
-        """The same where the times are those of `several` products."""
-        times = {name: round(time / several, 2) for name, time in self.microseconds.items()}
-        return Record(self.choice, times)
 
+def may_measure() -> bool:
+    """Whether algorithms are measured in this process: not where MAGMADNN_TUNE_SECONDS is 0.
 
-def machine_words(target: Target) -> str:
-    """The machine that measurements belong to, in one line."""
-    caches = f"{target.l1_bytes >> 10} KiB and {target.l2_bytes >> 10} KiB of cache"
-    return f"{target.cpu}, vectors of {target.vector_bytes} bytes, {caches}"
+    Raises:
+        ArgumentError: it is not a number of at least 0.
+    """
+    text = os.environ.get(_VARIABLE) or "1"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ArgumentError(f"{_VARIABLE} must be a number of at least 0, got {text!r}")
+    return seconds > 0
 
 
 class RecordsOf:
-    """The file of a machine or a device.
+    """The file of a device.
 
     Args:
-        name: what the file is called after,
-        exactly: all that measurements depend on,
-        words: and what it is, in one line.
+        library: the device and its library with their versions, in one line: all that measurements depend
+            on. The file is called after the first words, up to a comma.
         folder: where the file lies; None: in the first of `cache_places` that can be used.
 
     Attributes:
         path: the file; None where no folder can be used.
     """
 
-    def __init__(self, name: str, exactly: str, words: str, folder: Path | None = None) -> None:
-        mark = hashlib.sha256(exactly.encode()).hexdigest()[:8]
+    def __init__(self, library: str, folder: Path | None = None) -> None:
+        name, mark = library.partition(",")[0], hashlib.sha256(library.encode()).hexdigest()[:8]
         place = folder or cache_folder("tuning", ENDINGS).path
         self.path = place / f"{_NO_NAME.sub('-', name)}-{mark}.json" if place else None
-        self._machine = words
+        self._library = library
 
     def read(self) -> dict[str, Record]:
         """All products that were measured; without those that cannot be read."""
@@ -89,12 +94,6 @@ class RecordsOf:
         entries = products.items() if isinstance(products, dict) else ()
         found = {key: _record(value) for key, value in entries}
         return {key: record for key, record in found.items() if record is not None}
-
-    def add(self, fresh: Mapping[str, Record]) -> None:
-        """Add to the file; one that cannot be written costs the measurement and nothing else."""
-        with contextlib.suppress(OSError), self._turn() as path:
-            merged = list({**self.read(), **fresh}.items())[-LIMIT:]
-            _replace(path, self._text(merged))
 
     def settle(self, key: str, fresh: Record) -> Record | None:
         """What the file says of a product from now on: what it says already, or this.
@@ -129,7 +128,7 @@ class RecordsOf:
             for key, r in products
         ]
         head = (
-            f'{{\n "format": {_FORMAT},\n "machine": {json.dumps(self._machine)},\n "products": {{'
+            f'{{\n "format": {_FORMAT},\n "machine": {json.dumps(self._library)},\n "products": {{'
         )
         return head + "\n" + ",\n".join(lines) + "\n }\n}\n"
 
@@ -147,18 +146,6 @@ class RecordsOf:
             if _LOCK is not None:
                 _LOCK.flock(file, _LOCK.LOCK_EX)  # given up when the file is closed
             yield self.path
-
-
-class Records(RecordsOf):
-    """The file of a processor.
-
-    Args:
-        target: the processor.
-        folder: as for `RecordsOf`.
-    """
-
-    def __init__(self, target: Target, folder: Path | None = None) -> None:
-        super().__init__(target.cpu, repr(target), machine_words(target), folder)
 
 
 def _replace(path: Path, text: str) -> None:

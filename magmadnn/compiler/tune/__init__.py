@@ -1,1 +1,0 @@
-"""How the loops of products are cut, by measurement, where no bit depends on it."""
