@@ -30,8 +30,7 @@ class BareKernel:
         sizes = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k}
         strides = {"lda": a.shape[1], "ldb": b.shape[1], "ldc": n}
         made = selected(Gemm(dtype, ta, tb), {**sizes, **strides})
-        cuts = {"cuts": 0} if isinstance(made, Gemm) else {}
-        block = kernel.block(made, **sizes, **strides, **cuts, a=a, b=b, c=self._c)
+        block = kernel.block(made, **sizes, **strides, a=a, b=b, c=self._c)
         space = kernel.scratch(scratch_bytes(made, host()))
         (loaded,) = kernel.load([made])
         self._kept = (a, b, block, space, loaded)

@@ -125,4 +125,4 @@ class Gemm:
         """Names of the argument block's slots."""
         sides = ((factor, side) for factor in self.joined for side in ("row", "column"))
         axes = [slot for factor, side in sides for slot in axis_slots(factor, side)]
-        return (*PLAIN_SLOTS, "cuts", *axes, *(self.epilogue.slots if self.epilogue else ()))
+        return (*PLAIN_SLOTS, *axes, *(self.epilogue.slots if self.epilogue else ()))

@@ -46,8 +46,8 @@ class SharedFactor:
         return [{**common, "first": first, "last": last} for first, last in pairwise(ends)]
 
     def slots(self, room: Array) -> dict[str, int]:
-        """The slots of the product that say where the copy lies, and how its loops are cut."""
-        return {self.side: room.ctypes.data, f"ld{self.side}": self.layout.block, "cuts": 0}
+        """The slots of the product that say where the copy lies."""
+        return {self.side: room.ctypes.data, f"ld{self.side}": self.layout.block}
 
 
 def shared_factor(lowered: Lowered, values: Mapping[str, int], by_row: bool) -> SharedFactor | None:

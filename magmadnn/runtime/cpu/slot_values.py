@@ -43,7 +43,6 @@ def slot_values(
         a, b = (arrays[factor] for factor in product_of(region).inputs)
         joined = lowered.kernel.joined_a
         values["k"] = math.prod(a.shape[joined:]) if joined else a.shape[-1]
-        values["cuts"] = 0
         if joined:
             values |= _joined_slots("a", a, joined)
         if lowered.kernel.joined_b:

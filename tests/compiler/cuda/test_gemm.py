@@ -73,7 +73,7 @@ def halves(dtype: str) -> dict[str, Loading]:
 
 def slots(gemm: Gemm, arrays: dict[str, np.ndarray], sizes: tuple[int, int, int]) -> dict[str, int]:
     m, n, k = sizes
-    values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "cuts": 0, "ldc": n}
+    values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "ldc": n}
     values |= {"lda": m if gemm.transpose_a else k, "ldb": k if gemm.transpose_b else n}
     for slot in gemm.slots:
         if slot in arrays:

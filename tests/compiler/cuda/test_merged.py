@@ -45,7 +45,7 @@ def product(
 ) -> Launch:
     gemm = Gemm("float32", transpose_b=tb, epilogue=finish)
     (m, k), n = a.shape, c.shape[1]
-    values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "cuts": 0}
+    values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k}
     values |= {"a": a.ctypes.data, "b": b.ctypes.data, "c": c.ctypes.data}
     values |= {"lda": k, "ldb": b.shape[1], "ldc": n, **more}
     made = choose_gemm(gemm, values, CHIP, False)
@@ -99,7 +99,7 @@ def test_weight_gradients_add_columns_to_the_same_bits(sizes: tuple[int, int, in
     for together in (False, True):
         c, sums = np.full((m, n), 7, np.float32), np.full((1, n), 7, np.float32)
         gemm = Gemm("float32", transpose_a=True)
-        values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "cuts": 0}
+        values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k}
         values |= {"a": x.ctypes.data, "b": delta.ctypes.data, "c": c.ctypes.data}
         values |= {"lda": m, "ldb": n, "ldc": n}
         gradient, added = choose_gemm(gemm, values, CHIP, True), sum_of_columns(delta, sums)

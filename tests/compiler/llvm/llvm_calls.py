@@ -52,7 +52,7 @@ def gemm(
             ldb=b.strides[0] // b.itemsize,
             c=c,
             ldc=c.strides[0] // c.itemsize,
-            **({"cuts": 0, **slots} if isinstance(made, Gemm) else slots),
+            **slots,
         )
     return c
 

@@ -65,13 +65,13 @@ def dot_chain(threads: int, batches: int, **options) -> np.ndarray:
             for i in range(0, 20, 5)
         ],
         [
-            task(forward, **tile, k=23, a=x, lda=23, b=w, ldb=37, c=y, ldc=37, cuts=0)
+            task(forward, **tile, k=23, a=x, lda=23, b=w, ldb=37, c=y, ldc=37)
             for tile in tiles((0, 7, 20), (0, 16, 37))
         ],
         [task(tanh, **tile, y=y, y_row=37) for tile in tiles((0, 10, 20), (0, 37))],
         [
             task(
-                update, **tile, k=20, a=x, lda=23, b=y, ldb=37, c=room, ldc=37, cuts=0, w=w, w_row=37
+                update, **tile, k=20, a=x, lda=23, b=y, ldb=37, c=room, ldc=37, w=w, w_row=37
             )
             for tile in tiles((0, 12, 23), (0, 16, 37))
         ],

@@ -14,7 +14,7 @@ import pytest
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import COLUMN, SCALAR, Operand, Result
 from magmadnn.compiler.llvm import kernel
-from magmadnn.compiler.llvm.gemm.blocking import Blocking, Cut
+from magmadnn.compiler.llvm.gemm.blocking import Blocking
 from magmadnn.compiler.llvm.gemm.epilogue import Place
 from magmadnn.compiler.llvm.gemm.gemm import blocking_for, gemm_scratch_bytes, layout, tile_for
 from magmadnn.compiler.llvm.ir.builder import I64, Code, Value
@@ -168,26 +168,44 @@ def test_cuts_do_not_change_bits(ta, tb):
         np.testing.assert_array_equal(result(plain, target), first)
 
 
-CUTS = [
-    Cut(depth, rows, *copies)
-    for depth, rows, copies in itertools.product(
-        (3, 5, 7), (6, 12), itertools.product((False, True), repeat=2)
+NEVER = 10**6
+# Depths and heights of blocks; neither A nor B copied, one of them, both; panels of B copied at a time.
+BLOCKINGS = [
+    replace(
+        SMALL,
+        depth=depth,
+        rows=rows,
+        pack_a_rows=1 if copy_a else NEVER,
+        pack_a_columns=1 if copy_a else NEVER,
+        crowded_panels=0 if copy_a else NEVER,
+        pack_b_rows=1 if copy_b else NEVER,
+        pack_b_colliding_rows=1 if copy_b else NEVER,
+        kept_bytes=SMALL.kept_bytes if copy_b else 0,
+        group=group,
+        far_group=group,
+    )
+    for depth, rows, copy_a, copy_b, group in (
+        (3, 6, False, False, 1),
+        (5, 12, False, True, 1),
+        (7, 6, True, False, 2),
+        (3, 12, True, True, 4),
     )
 ]
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
-def test_chosen_cuts_do_not_change_bits(ta, tb):
-    """What may be chosen for given sizes: all the same bits, and the right ones."""
+def test_blocks_and_copies_do_not_change_bits(ta, tb):
+    """What the rule chooses by sizes, chosen for all: the same bits, and the right ones."""
     made = Gemm("float32", ta, tb, blocking=SMALL)
+    others = [replace(made, blocking=blocking) for blocking in BLOCKINGS]
+    kernel.load([made, *others])  # together they compile faster
     for m, n, k in ((37, 149, 59), (10, 33, 7), (1, 17, 20)):
         a, b, c = operands(made, m, n, k, 4)
         expected, bound = truth(made, a, b)
         first = gemm(made, a, b, c.copy(), host())
         assert (abs(first - expected) <= bound).all()
-        for cut in CUTS:
-            found = gemm(made, a, b, c.copy(), host(), cuts=cut.word)
-            np.testing.assert_array_equal(found, first)
+        for other in others:
+            np.testing.assert_array_equal(gemm(other, a, b, c.copy(), host()), first)
 
 
 @pytest.mark.parametrize("target", WIDTHS, ids=lambda t: str(t.vector_bytes))
@@ -352,7 +370,7 @@ def used(made: Gemm, m: int, n: int, k: int, ld: int) -> set[str]:
     )
     c, scratch = np.zeros((m, n), made.dtype), kernel.scratch(gemm_scratch_bytes(made, host()))
     scratch[:] = 0xA5
-    sizes = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "cuts": 0}
+    sizes = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k}
     (loaded,) = kernel.load([made])
     loaded(kernel.block(made, **sizes, a=a, lda=ld, b=b, ldb=ld, c=c, ldc=n), scratch)
     left = a[:, :m].T if made.transpose_a else a[:, :k]

@@ -58,7 +58,7 @@ def shared(made: Gemm, side: str, a, b, c, target: Target, cuts: list[int]):
             f"{along[1]}0": 0,
             f"{along[1]}1": length,
         }
-        slots = {**part, "k": k, **factors, "c": c, **lds, f"ld{side}": layout.block, "cuts": 0}
+        slots = {**part, "k": k, **factors, "c": c, **lds, f"ld{side}": layout.block}
         product(kernel.block(made, **slots), scratch)
     return c
 

@@ -73,31 +73,6 @@ class Blocking:
         return replace(self, rows=rows, columns=columns)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A choice in place of the rule's, for products of given sizes; the slot `cuts` holds its `word`.
-
-    Attributes:
-        depth: steps of k in a block, about,
-        rows: and rows of C at most; neither may be more than in the blocking.
-        copy_a: whether blocks of A are copied,
-        copy_b: and panels of B, where they are not stored transposed,
-        group: so many at a time, no more than in the blocking; 0: as the rule says.
-    """
-
-    depth: int
-    rows: int
-    copy_a: bool
-    copy_b: bool
-    group: int = 0
-
-    @property
-    def word(self) -> int:
-        """All in one number above 0; 0 means the rule."""
-        copies = self.copy_a << 32 | self.copy_b << 33 | self.group << 34
-        return self.depth | self.rows << 16 | copies
-
-
 def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
     """A panel of B fills half of the first-level cache, a block of A the second-level one.
 

@@ -108,8 +108,7 @@ class Nest:
         self.copies_of_b = scratch["kept"].viewed(self.reader_b.copied)
         self.room = code.integer(blocking.kept_bytes // item_bytes(self.reader_b.copied))
         self.every_a, self.every_b = self._every(self.lda), self._every(self.ldb)
-        self.one, self.cut = code.integer(1), frame.integer("cuts")
-        self.by_rule = self.cut.equals(0)
+        self.one = code.integer(1)
 
     def write(self) -> None:
         """Write everything."""
@@ -140,11 +139,11 @@ class Nest:
         Sums that wait for a further block of k need scratch memory, so then the columns are cut too.
         """
         code, high = self.code, self.tile.rows
-        aim = code.select(self.by_rule, self.blocking.depth, self.cut & 0xFFFF)
+        aim = self.blocking.depth
         steps = _even_part(code, k, (k + aim // 2) // aim)
         if self.reader_a.pairs:
             steps = (steps + 1) // 2 * 2  # a block ends where a pair does
-        most = code.select(self.by_rule, self._most_rows(columns, steps), (self.cut >> 16) & 0xFFFF)
+        most = self._most_rows(columns, steps)
         part = _even_part(code, rows, (rows + most - 1) // most)
         waiting = code.select(rows > most, self._most_columns(k), self.blocking.columns)
         most = code.select(k > steps, waiting, code.larger(columns, 1))
@@ -159,7 +158,7 @@ class Nest:
         return code.select(fewer, fit, cut.columns)
 
     def _most_rows(self, columns: Value, steps: Value) -> Value:
-        """Rows in a block at most, by rule: fewer where they stay where they lie and crowd caches."""
+        """Rows in a block at most: fewer where they stay where they lie and crowd caches."""
         cut, most = self.blocking, self.code.integer(self.blocking.rows)
         if (
             self.transpose_a
@@ -228,12 +227,12 @@ class Nest:
         collide = self._collide(self.every_a, depth)
         if not self.transpose_a:
             many = code.select(collide, cut.pack_a_rows // 2, cut.pack_a_rows)
-            return self._chosen(32, wide >= many)
+            return wide >= many
         least = cut.pack_a_columns
         crowded = min(2 * least, cut.crowded_panels * self.tile.columns + 1)
         near = rows * depth * item_bytes(self.c.item) <= _NEAR_BYTES
         afar = code.select(collide, crowded, least)
-        return self._chosen(32, wide >= code.select(near, 2 * least, afar))
+        return wide >= code.select(near, 2 * least, afar)
 
     def _copy_a(self, source: Array, depth: Value, stride: Value, count: Value) -> None:
         """Copy a block of A, panel by panel."""
@@ -312,8 +311,6 @@ class Nest:
             return self.one
         apart = self.ldb * item_bytes(self.reader_b.item)
         group = self.code.select(apart < _PAGE_BYTES, self.blocking.group, self.blocking.far_group)
-        chosen = self.cut >> 34
-        group = self.code.select(chosen > 0, chosen, group)
         return group if self.always_copies_b else self.code.select(block.copied, group, 1)
 
     def _ahead(self, block: _Block, j: Value, whole: Value) -> Ahead:
@@ -348,7 +345,7 @@ class Nest:
         """Whether panels of B, not stored transposed, are copied for so many rows of C."""
         cut = self.blocking
         least = self.code.select(crowded, cut.pack_b_colliding_rows, cut.pack_b_rows)
-        return self._chosen(33, kept | (rows >= least))
+        return kept | (rows >= least)
 
     def _every(self, apart: Value) -> Value:
         """Every so many bytes of the first-level cache's sets lies one of rows `apart` elements apart."""
@@ -358,10 +355,6 @@ class Nest:
     def _collide(self, every: Value, rows: Value) -> Value:
         """Whether so many rows crowd sets of the first-level cache."""
         return (every > LINE_BYTES) & (rows * every > _CROWDED_WAYS * _SETS_BYTES)
-
-    def _chosen(self, bit: int, rule: Value) -> Value:
-        """What a bit of the cut says; where there is none, what the rule says."""
-        return self.code.select(self.by_rule, rule, (self.cut & (1 << bit)).differs(0))
 
     def _edge_side_b(self, block: _Block, j: Value, panel_row: Value) -> Side:
         """The last panel of B, always copied: tiles read whole vectors."""

@@ -124,6 +124,6 @@ def shared_layout(kernel: Panels, depth: int, length: int, k: int) -> SharedLayo
 
 
 def even_steps(k: int, depth: int) -> int:
-    """Steps of k in a block, as the loops of a product cut it by rule."""
+    """Steps of k in a block, as the loops of a product cut it."""
     blocks = max((k + depth // 2) // depth, 1)
     return max(-(-k // blocks), 1)
