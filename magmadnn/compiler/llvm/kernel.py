@@ -119,12 +119,6 @@ def _shown(kernel: Kernel, target: Target) -> str:
 
 
 _loaded: dict[tuple[Kernel, Target], Loaded] = {}
-_compiled: list[Kernel] = []
-
-
-def compiled_count() -> int:
-    """How many kernels this process had to compile so far, rather than to read."""
-    return len(_compiled)
 
 
 def load(
@@ -174,7 +168,6 @@ def _made(groups: Sequence[Sequence[Kernel]], target: Target) -> Iterator[bytes]
 
 def _begun(group: Sequence[Kernel], target: Target, pool: Executor) -> Pieces:
     """Kernels as one module that LLVM is working on."""
-    _compiled.extend(group)
     pieces = Pieces(_NAME, target, pool)
     for number, kernel in enumerate(group):
         add_function(pieces.module, symbol(number), kernel, target)

@@ -155,6 +155,21 @@ def test_a_little_faster_is_not_worth_another_order(
 
 
 @needs_compiler
+def test_the_librarys_first_is_taken_where_nothing_may_be_measured(
+    fresh: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor is anything used that was measured before."""
+    monkeypatch.setattr(Emulator, "seconds", timed_as((2.0, 1.0)))
+    with emulated_device() as engine:
+        trained(engine)
+        assert set(algorithms.frozen().values()) == {b"second".hex()}
+        monkeypatch.setattr(algorithms, "_frozen", {})
+        monkeypatch.setenv("MAGMADNN_TUNE_SECONDS", "0")
+        trained(engine)
+        assert set(algorithms.frozen().values()) == {b"first".hex()}
+
+
+@needs_compiler
 def test_training_that_goes_on_takes_the_algorithms_of_its_checkpoint(
     fresh: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
