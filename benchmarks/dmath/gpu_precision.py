@@ -1,9 +1,9 @@
-"""Square products on one GPU and on two in each precision, beside PyTorch (all-gather and a product,
+"""Square products on one GPU and on several in each precision, beside PyTorch (all-gather and a product,
 DTensor), and a change of layout with a cast.
 
-    python benchmarks/dmath/gpu_precision.py [--torch] [--sizes 8192 16384]
+    python benchmarks/dmath/gpu_precision.py [--torch] [--sizes 8192 16384] [--gpus 2]
 
-Efficiency is the time on one GPU over twice the time on two, of the same library; behind it stands how far
+Efficiency is the time on one GPU over P times the time on P, of the same library; behind it stands how far
 the planner's prediction is off. Times are the best of five
 repetitions of several products each, which are handed over together, as a program does that needs no value.
 """
@@ -112,8 +112,11 @@ def predicted(w: Any, A: Any, lies: Any, compute: str | None) -> float:
     return float(line.split()[1]) / 1e3
 
 
-def together(sizes: list[int], single: dict[tuple[str, int], float], rate: float) -> None:
-    with md.workers(2) as workers:
+def together(
+    sizes: list[int], single: dict[tuple[str, int], float], rate: float, gpus: int
+) -> None:
+    grid = (2, gpus // 2) if gpus > 2 else (1, 2)
+    with md.workers(gpus) as workers:
         w = md.dmath.distributed(workers, device="cuda")
         check(w)
         print("planner's rates:", w.rates(), w.rates("bfloat16").flops, flush=True)
@@ -123,7 +126,7 @@ def together(sizes: list[int], single: dict[tuple[str, int], float], rate: float
                 row = f"{name:12} {n:6d} {single[name, n] * 1e3:8.3f} ms"
                 for lies in (
                     md.dmath.Rows(),
-                    md.dmath.Blocks((n // 2, n // 2), owners=md.dmath.cyclic(1, 2)),
+                    md.dmath.Blocks((n // 2, n // 2), owners=md.dmath.cyclic(*grid)),
                 ):
                     A = matrix(w, n, storage, lies)
                     two = best(
@@ -131,14 +134,15 @@ def together(sizes: list[int], single: dict[tuple[str, int], float], rate: float
                         w.wait,
                     )
                     told = predicted(w, A, lies, compute)
-                    row += f" {two * 1e3:8.3f} ms {single[name, n] / two / 2:4.0%} ({told / two - 1:+4.0%})"
+                    share = single[name, n] / two / gpus
+                    row += f" {two * 1e3:8.3f} ms {share:4.0%} ({told / two - 1:+4.0%})"
                 print(row, flush=True)
         n = 32768
         x = matrix(w, n, "float32", md.dmath.Rows())
         for dtype in ("float32", "bfloat16"):
             before = w.counters()["sent_bytes"]
             x.to(md.dmath.Columns(), dtype)
-            sent = (w.counters()["sent_bytes"] - before) / 2
+            sent = (w.counters()["sent_bytes"] - before) / gpus
             seconds = best(lambda: x.to(md.dmath.Columns(), dtype), w.wait)  # noqa: B023
             print(
                 f"rows to columns, {x.nbytes / 1e9:.2f} GB to {dtype}: {seconds * 1e3:.3f} ms, "
@@ -149,7 +153,7 @@ def together(sizes: list[int], single: dict[tuple[str, int], float], rate: float
         print(w.explain(lambda: md.dmath.matmul(x, x, layout=md.dmath.Rows())))
 
 
-def torch_rank(rank: int, sizes: list[int], port: int) -> None:
+def torch_rank(rank: int, sizes: list[int], port: int, gpus: int) -> None:
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -157,8 +161,8 @@ def torch_rank(rank: int, sizes: list[int], port: int) -> None:
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=2)
-    mesh = init_device_mesh("cuda", (2,))
+    dist.init_process_group("nccl", rank=rank, world_size=gpus)
+    mesh = init_device_mesh("cuda", (gpus,))
     wait = torch.cuda.synchronize
     kinds = {"fp32": torch.float32, "TF32": torch.float32, "bf16": torch.bfloat16}
     kinds |= {"fp16": torch.float16, "fp64": torch.float64}
@@ -167,7 +171,7 @@ def torch_rank(rank: int, sizes: list[int], port: int) -> None:
         for n in sizes if name != "fp64" else sizes[:1]:
             whole = torch.rand(n, n, device="cuda", dtype=torch.float32).to(dtype)
             one = best(lambda: whole @ whole, wait)  # noqa: B023
-            mine = whole.chunk(2)[rank].contiguous()
+            mine = whole.chunk(gpus)[rank].contiguous()
             full = torch.empty_like(whole)
 
             def gathered() -> None:
@@ -186,8 +190,8 @@ def torch_rank(rank: int, sizes: list[int], port: int) -> None:
             if rank == 0:
                 print(
                     f"torch {name:6} {n:6d} {one * 1e3:8.3f} ms; all-gather and product "
-                    f"{two * 1e3:8.3f} ms {one / two / 2:4.0%}; DTensor {tensor * 1e3:8.3f} ms "
-                    f"{one / tensor / 2:4.0%}",
+                    f"{two * 1e3:8.3f} ms {one / two / gpus:4.0%}; DTensor {tensor * 1e3:8.3f} ms "
+                    f"{one / tensor / gpus:4.0%}",
                     flush=True,
                 )
     dist.destroy_process_group()
@@ -215,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384])
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--gpus", type=int, default=2, help="an even number")
     arguments = parser.parse_args()
     import cupy
 
@@ -222,19 +227,19 @@ def main() -> None:
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     print(f"{devices} x {name}, CuPy {cupy.__version__}")
     single = alone(arguments.sizes)
-    if devices < 2:
-        print("one GPU: the rows of two were not run; seconds on one:", single)
+    if devices < arguments.gpus:
+        print(f"{devices} GPUs: rows of {arguments.gpus} were not run; seconds on one:", single)
         return
     rate = link(cupy)
     print(f"copies between the GPUs, both directions at once: {rate / 1e9:.0f} GB/s each")
     for device in (0, 1):
         with cupy.cuda.Device(device):
             cupy.get_default_memory_pool().free_all_blocks()
-    together(arguments.sizes, single, rate)
+    together(arguments.sizes, single, rate, arguments.gpus)
     if arguments.torch:
         import torch.multiprocessing as mp
 
-        mp.spawn(torch_rank, (arguments.sizes, 29531), nprocs=2)
+        mp.spawn(torch_rank, (arguments.sizes, 29531, arguments.gpus), nprocs=arguments.gpus)
 
 
 if __name__ == "__main__":
