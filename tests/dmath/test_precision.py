@@ -340,6 +340,56 @@ def test_where_blocks_lie_is_told_once_and_new_values_are_read() -> None:
     simulate(workers, one)
 
 
+def test_buffers_of_casts_are_kept_for_the_next_change_of_layout() -> None:
+    n, workers, board = 12, 3, dict[tuple[int, int], Any]()
+    rows, columns = resolve(Rows(), (n, n), workers), resolve(Columns(), (n, n), workers)
+    x = np.arange(n * n, dtype=np.float32).reshape(n, n)
+
+    def one(comm: SimulatedCommunicator) -> None:
+        peers = SharedPeers(comm, board)
+        team = Team(comm, peers=peers)
+        parts = parts_of(team, x, rows)
+        for turn in range(3):
+            check_parts(remap(parts, columns, BF16), x + turn)
+            for block in parts.blocks.values():
+                block += 1
+        assert peers._calls == 1
+        check_parts(remap(parts, columns, HALF), x + 3)
+        assert peers._calls == 2
+        assert len(team.cast_buffers) == 1
+
+    simulate(workers, one)
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, BF16])
+def test_workers_copy_from_different_ones_at_a_time(
+    dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several that read from one share its link, while those of others idle."""
+    n, workers, board = 12, 4, dict[tuple[int, int], Any]()
+    rows, columns = resolve(Rows(), (n, n), workers), resolve(Columns(), (n, n), workers)
+    x = np.arange(n * n, dtype=np.float32).reshape(n, n)
+    monkeypatch.setattr(pulling, "_STRIPS", 1)
+
+    def one(comm: SimulatedCommunicator) -> list[int]:
+        peers, order = SharedPeers(comm, board), list[int]()
+        copy = peers.copy
+
+        def noted(out: np.ndarray, source: np.ndarray) -> None:
+            owners = [r for r in range(workers) for a in board[1, r] if np.shares_memory(a, source)]
+            order.extend(owners)
+            copy(out, source)
+
+        monkeypatch.setattr(peers, "copy", noted)
+        check_parts(remap(parts_of(Team(comm, peers=peers), x, rows), columns, dtype), x)
+        return order
+
+    found = simulate(workers, one)
+    assert [len(order) for order in found] == [workers - 1] * workers
+    for at_once in zip(*found, strict=True):
+        assert len(set(at_once)) == workers
+
+
 def test_the_planner_knows_that_copies_hide() -> None:
     n, workers = 4096, 2
     rows = resolve(Rows(), (n, n), workers)

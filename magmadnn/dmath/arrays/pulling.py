@@ -11,11 +11,11 @@ import numpy as np
 
 from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts, empty
-from magmadnn.dmath.arrays.team import Array, Peers
+from magmadnn.dmath.arrays.team import Array, Peers, Team
 from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
 from magmadnn.dmath.layouts.moves import Move, schedules, within
 
-_STRIPS = 8  # in which a cast and its copies alternate
+_STRIPS = 4  # in which a cast and its copies alternate
 
 
 def can_pull(x: Parts, dtype: np.dtype[Any], sent_as: np.dtype[Any]) -> bool:
@@ -74,7 +74,8 @@ class Fetch:
         self._from = shared_blocks(x)
         self._moves: dict[int, list[Move]] = {}
         self.blocks: dict[int, Array] = {} if blocks is None else blocks
-        for move in schedules(x.layout, layout)[x.team.rank].arrivals:
+        arrivals = schedules(x.layout, layout)[x.team.rank].arrivals
+        for move in sorted(arrivals, key=lambda move: distance(x.team, move.source)):
             box = layout.boxes[move.put]
             if blocks is None:
                 if move.source == x.team.rank and move.box == box:
@@ -92,9 +93,10 @@ class Fetch:
         made = self._x.team.xp.empty(_shape(box)[::-1] if turned else _shape(box), self._x.dtype)
         return made.T if turned else made
 
-    def senders(self, block: int) -> list[int]:
-        """The workers that a block, or parts of it, are copied from; none if it is there."""
-        return [move.source for move in self._moves.get(block, ())]
+    def farthest(self, block: int) -> int | None:
+        """The greatest distance of a worker that has a part of a block; None if the block is there."""
+        moves = self._moves.get(block)
+        return max(distance(self._x.team, move.source) for move in moves) if moves else None
 
     def copy_own(self) -> None:
         """Copy what this worker has itself, on the current stream, beside what comes from others."""
@@ -133,12 +135,16 @@ class Fetch:
                     _count(self._x, piece.nbytes)
 
 
+def distance(team: Team, source: int) -> int:
+    """In the order in which workers copy from others, each from another one at a time; 0 for itself."""
+    return (source - team.rank) % team.size
+
+
 def _pull_cast(x: Parts, made: Parts) -> Parts:
     """To a smaller dtype: what others take is cast strip by strip, and they copy one strip meanwhile."""
     team, peers, target = x.team, _peers(x), made.layout
     plans = schedules(x.layout, target)
-    mine = [team.xp.empty(_shape(m.box), made.dtype) for to in plans[team.rank].sends for m in to]
-    everyone = peers.share(mine)
+    mine, everyone = _cast_buffers(x, target, made.dtype)
     own = [move for to in plans[team.rank].sends for move in to]
     for strip in range(_STRIPS):
         for buffer, move in zip(mine, own, strict=True):
@@ -159,6 +165,22 @@ def _pull_cast(x: Parts, made: Parts) -> Parts:
             cast(team.xp, into, own_piece)
     peers.end()
     return made
+
+
+def _cast_buffers(
+    x: Parts, target: Layout, dtype: np.dtype[Any]
+) -> tuple[list[Array], list[list[Array]]]:
+    """Where casts for others go, and all workers' such buffers: the last ones are kept for the next call.
+
+    Collective. Nobody reads them any more where a phase of copies has ended.
+    """
+    team, key = x.team, (x.layout, target, dtype)
+    if key not in team.cast_buffers:
+        team.cast_buffers.clear()
+        sends = schedules(x.layout, target)[team.rank].sends
+        mine = [team.xp.empty(_shape(move.box), dtype) for to in sends for move in to]
+        team.cast_buffers[key] = mine, _peers(x).share(mine)
+    return team.cast_buffers[key]
 
 
 def _incoming(x: Parts, target: Layout) -> Iterator[tuple[int, Move, int]]:

@@ -106,6 +106,7 @@ class Team:
         line: of the user's code that is being carried out.
         groups: communicators of some of the workers.
         peers: copies from the other workers' memory, where this machine's GPUs can read it.
+        cast_buffers: of the last change of layout with a cast; see `magmadnn.dmath.arrays.pulling`.
     """
 
     comm: Communicator
@@ -116,6 +117,7 @@ class Team:
     line: str = ""
     groups: dict[tuple[int, ...], Communicator | None] = field(default_factory=dict)
     peers: Peers | None = None
+    cast_buffers: dict[Any, tuple[list[Array], list[list[Array]]]] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:

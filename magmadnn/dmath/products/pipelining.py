@@ -103,8 +103,9 @@ def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
     def turn(task: tuple[int, int, int]) -> int:
         """0 for what is here; else the distance of the worker that sends the last of it."""
         i, j, l = task  # noqa: E741
-        sent = [*fetches[0].senders(i * depth + l), *fetches[1].senders(l * columns + j)]
-        return max(((source - team.rank) % team.size for source in sent), default=0)
+        return max(
+            fetches[0].farthest(i * depth + l) or 0, fetches[1].farthest(l * columns + j) or 0
+        )
 
     team.count.planned_bytes += _incoming(a, b, plan, how)
     team.peers.begin()
@@ -112,7 +113,7 @@ def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
     tasks = sorted(plan.tasks(team.rank), key=turn)
     for i, j, l in tasks:  # noqa: E741
         for which, block in ((0, i * depth + l), (1, l * columns + j)):
-            if (which, block) not in marks and fetches[which].senders(block):
+            if (which, block) not in marks and fetches[which].farthest(block) is not None:
                 fetches[which].copy(block)
                 marks[which, block] = team.peers.mark()
     begun = set[int]()
@@ -160,7 +161,9 @@ def _by_columns(
     fetch_a.copy_own()  # beside what comes
     steps = []
     for j in tasks:
-        depths = sorted({one[1] for one in tasks[j]})
+        # each worker copies from another one at a time
+        near = {l: fetch_b.farthest(l * columns + j) or 0 for _, l in tasks[j]}  # noqa: E741
+        depths = sorted(near, key=near.__getitem__)
         for last in _chunks(plan.b.cuts[1][j], plan.b.cuts[1][j + 1]):
             for l in depths:  # noqa: E741
                 fetch_b.copy(l * columns + j, last)
