@@ -15,6 +15,8 @@ import numpy as np
 
 from magmadnn.graph.op import Array
 
+from ._matrices import refuse_unless_finite
+
 _TRIANGLE = 64  # rows of triangles on a diagonal
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
@@ -63,6 +65,17 @@ def _are_many(*operands: Array) -> bool:
 
 
 def factor_at_once(a: Array) -> Array | None:
+    """The Cholesky factor.
+
+    Raises:
+        NumericError: for NaN and infinity; in a plan they stay in their matrix.
+    """
+    if not is_finite(a):
+        refuse_unless_finite("cholesky", "a", np.tril(a))
+    return _factor_at_once(a)
+
+
+def _factor_at_once(a: Array) -> Array | None:
     """The Cholesky factor: potrf of the transpose, which has it in the order of columns."""
     if _are_many(a):
         return _stack("potrf", (), (a,), a.shape[-2:])
@@ -87,7 +100,15 @@ def factors_at_once(a: Array) -> tuple[Array, Array] | None:
 
 
 def triangle_at_once(a: Array, b: Array, lower: bool, transpose: bool) -> Array | None:
-    """Solutions by a triangle."""
+    """Solutions by a triangle.
+
+    Raises:
+        NumericError: for NaN and infinity; in a plan they stay in their matrix.
+    """
+    if not is_finite(a):
+        refuse_unless_finite("solve_triangular", "a", np.tril(a) if lower else np.triu(a))
+    if not is_finite(b):
+        refuse_unless_finite("solve_triangular", "b", b)
     if _are_many(a, b):
         return _stack("trsm", (lower, transpose), (a, b), b.shape[-2:])
     if a.ndim != 2 or b.ndim != 2 or not (a.size and b.size) or a.dtype.char not in _LETTERS:

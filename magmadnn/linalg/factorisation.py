@@ -121,7 +121,8 @@ cholesky: Op = Op(
         "a [..., n, n], symmetric (Hermitian where it is complex, a = L L.H) and positive definite -> "
         "[..., n, n]. Only the lower triangle of a is read, as by np.linalg.cholesky, so the gradient above "
         "the diagonal is 0. Raises NumericError for a matrix that is not positive definite, naming it and "
-        "its first leading minor that is not positive; NaN gives NaN."
+        "its first leading minor that is not positive, and "
+        "of arrays for NaN and infinity, which in a plan stay in their matrix."
     ),
 )
 # The same of the second operand of `eigh`, which its errors name.

@@ -104,7 +104,7 @@ solve_triangular: Op = Op(
         "a [..., n, n], b [..., n, k] -> [..., n, k]; leading axes broadcast. lower: which triangle of a is "
         "read; the other may hold anything and has gradient 0. A vector b is a matrix of one column: "
         "b[:, None]. "
-        "Raises NumericError where an element of a's diagonal is 0."
+        "Raises NumericError where an element of a's diagonal is 0; of arrays also for NaN and infinity."
     ),
 )
 takes_complex(solve_triangular)

@@ -102,6 +102,23 @@ PYTHON: dict[str, PythonCase] = {
         NumericError,
         "solve: b holds nan at [1, 0]; give finite numbers",
     ),
+    "finite: to be factorised": (
+        lambda p: la.cholesky(np.array([[2, 9], [1, np.nan]])),
+        NumericError,
+        "cholesky: a holds nan at [1, 1]; give finite numbers",
+    ),
+    "finite: triangle": (
+        lambda p: la.solve_triangular(
+            np.array([[np.inf, 5], [0, 1]]), np.ones((2, 1)), lower=False
+        ),
+        NumericError,
+        "solve_triangular: a holds inf at [0, 0]; give finite numbers",
+    ),
+    "finite: right side of a triangle": (
+        lambda p: la.solve_triangular(I3, np.array([[1], [np.nan], [2]]), lower=True),
+        NumericError,
+        "solve_triangular: b holds nan at [1, 0]; give finite numbers",
+    ),
     "finite: rows of PCA": (
         lambda p: md.analytics.PCA(2).fit(NAN),
         DataError,
