@@ -90,7 +90,7 @@ def _numbers(region: Region) -> tuple[Node, Size]:
 
 
 def in_order(
-    before: Mapping[Region, frozenset[Region]], position: Mapping[Region, tuple[int, int]]
+    before: Mapping[Region, frozenset[Region]], position: Mapping[Region, tuple[int, ...]]
 ) -> list[Region] | None:
     """Regions after those before them, otherwise by position; None if that is a circle."""
     left = {region: len(needs) for region, needs in before.items()}

@@ -1,7 +1,8 @@
-"""Sums over the ranks in the order of a tree, as two ops: one begins, the other waits.
+"""Sums over the ranks: in the order of a tree as two ops, and as a call among GPUs.
 
-Between the two lies whatever does not need the sum: the `order` pass puts an op that waits (`Op.arrives`)
-behind all of that. The sum is that of `TreeSum`: its bits depend on the leaves, not on the ranks.
+Of the two, one begins and the other waits. Between them lies whatever does not need the sum: the `order` pass
+puts an op that waits (`Op.arrives`) behind all of that. The sum is that of `TreeSum`: its bits depend on the
+leaves, not on the ranks. Graphs of GPUs need no second op: a call runs beside all that does not need it.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ def _wait(blocks: Array, begun: Array, ranks: int, number: int) -> Array:
     return beside(group_named(GROUP, ranks, "tree_wait")).result(number)
 
 
-def _begin_on_gpu(ranks: int, leaves: int, number: int) -> None:
-    """Nothing: a graph begins a sum when what it adds is there."""
+def _sum(blocks: Array, ranks: int) -> Array:
+    found: Array = group_named(GROUP, ranks, "sum_of_ranks").all_reduce(blocks[0])
+    return found
 
 
-def _wait_on_gpu(ranks: int, number: int) -> tuple[NcclCommunicator, Literal["sum"]]:
-    """The GPUs of the ranks. A rank is one leaf there, so the sum is one of NCCL's."""
-    return gpus_of(group_named(GROUP, ranks, "tree_wait")), "sum"
+def _sum_on_gpu(ranks: int) -> tuple[NcclCommunicator, Literal["sum"]]:
+    """The GPUs of the ranks."""
+    return gpus_of(group_named(GROUP, ranks, "sum_of_ranks")), "sum"
 
 
 def _token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
@@ -84,7 +86,6 @@ tree_begin: Op = Op(
     reference=_begin,
     samples=_no_samples,
     attributes={"ranks": REQUIRED, "leaves": REQUIRED, "number": REQUIRED},
-    on_device=_begin_on_gpu,
 )
 
 tree_wait: Op = Op(
@@ -100,5 +101,19 @@ tree_wait: Op = Op(
     samples=_no_samples,
     attributes={"ranks": REQUIRED, "number": REQUIRED},
     arrives=True,
-    on_device=_wait_on_gpu,
+)
+
+sum_of_ranks: Op = Op(
+    name="_sum_of_ranks",
+    args=("blocks",),
+    formula="the sum of all ranks' blocks [1, n]: [n]; a rank on a GPU is one leaf",
+    kind=OpKind.COLLECTIVE,
+    shapes=_row_shape,
+    dtypes=_first_dtype,
+    numpy=_sum,
+    vjp=_NO_GRADIENT,
+    reference=_sum,
+    samples=_no_samples,
+    attributes={"ranks": REQUIRED},
+    on_device=_sum_on_gpu,
 )

@@ -30,7 +30,7 @@ from magmadnn.parallel.buckets import size_of
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.tensor import Operation
 
-from .tree_ops import tree_begin, tree_wait
+from .tree_ops import sum_of_ranks, tree_begin, tree_wait
 
 BUCKET_BYTES: Final = 1 << 18
 GPU_BUCKET_BYTES: Final = 16 << 20  # of which links reach their rate
@@ -127,7 +127,7 @@ def whole_step(
 
     found = tree.own(leaf, range(leaves), _added)
     small = ops.stack([one[0] for one in found])
-    sums = _Sums(ranks, leaves, GPU_BUCKET_BYTES if is_on_gpu else BUCKET_BYTES)
+    sums = _Sums(ranks, leaves, is_on_gpu)
     head = sums.of([[one[0][1:3]] for one in found])[0]
     order = range(len(graph.values), 0, -1)
     totals = dict(zip(order, sums.of([[one[k] for k in order] for one in found]), strict=True))
@@ -154,8 +154,9 @@ def _added(left: list[Operation], right: list[Operation]) -> list[Operation]:
 class _Sums:
     """Sums of the blocks of all ranks, some values at a time."""
 
-    def __init__(self, ranks: int, leaves: int, limit: int) -> None:
-        self._ranks, self._leaves, self._limit = ranks, leaves, limit
+    def __init__(self, ranks: int, leaves: int, is_on_gpu: bool) -> None:
+        self._ranks, self._leaves, self._is_on_gpu = ranks, leaves, is_on_gpu
+        self._limit = GPU_BUCKET_BYTES if is_on_gpu else BUCKET_BYTES
         self._before = Operation(constant(np.zeros(1, np.int64)))
         self.nbytes: list[int] = []
 
@@ -171,17 +172,23 @@ class _Sums:
     def _summed(self, blocks: Sequence[Sequence[Operation]]) -> list[Operation]:
         rows = [_flat(values) for values in blocks]
         stacked = ops.stack(rows) if len(rows) > 1 else ops.reshape(rows[0], (1, rows[0].shape[0]))
-        number = len(self.nbytes)
-        how = {"ranks": self._ranks, "number": number}
-        begun = tree_begin(stacked, self._before, leaves=self._leaves, **how)
-        self._before = begun
-        total, at, found = tree_wait(stacked, begun, **how), 0, []
+        total, at, found = self._total(stacked), 0, []
         for value in blocks[0]:
             size = size_of(value.node.spec)
             found.append(ops.reshape(total[at : at + size], value.shape))
             at += size
         self.nbytes.append(at * total.dtype.itemsize)
         return found
+
+    def _total(self, blocks: Operation) -> Operation:
+        """The sum of all ranks' blocks."""
+        if self._is_on_gpu:
+            total: Operation = sum_of_ranks(blocks, ranks=self._ranks)
+        else:
+            how = {"ranks": self._ranks, "number": len(self.nbytes)}
+            self._before = tree_begin(blocks, self._before, leaves=self._leaves, **how)
+            total = tree_wait(blocks, self._before, **how)
+        return total
 
 
 def _flat(values: Sequence[Operation]) -> Operation:

@@ -13,6 +13,7 @@ from magmadnn.compiler.plan.planning import PASSES
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
+from magmadnn.ops.ranks.collectives import all_reduce
 from tests.compiler.sample_programs import BATCH, ramp
 from tests.graph.bare_nodes import placed
 from tests.graph.by_numpy import doubled
@@ -88,3 +89,17 @@ def test_fold_leaves_what_other_readers_need() -> None:
     assert nothing_in_place(lambda w, x: w - w[0])
     assert not nothing_in_place(lambda w, x: w - ops.max(w, 1, keepdims=True))
     assert not nothing_in_place(lambda w, x: w - x @ ramp(7, 5))
+
+
+def test_collectives_come_in_the_order_in_which_they_can_begin() -> None:
+    """Not in that of outputs: a sum would else wait for one that is ready later, and run beside nothing."""
+    x, w = placed("x", BATCH, 7), held("w", ramp(7, 7))
+    shallow = x @ w
+    deep = shallow
+    for _ in range(3):
+        deep = ops.tanh(deep @ w)
+    sums = [all_reduce(ops.sum(value, axis=0), ranks=2) for value in (deep, shallow)]
+    draft = drafts(Program.of(sums))["order"]
+    phases = {node: draft.phases[r] for r in draft.regions for node in r.nodes}
+    last = max(phases[n] for n in phases if n.op.name == "matmul")
+    assert phases[sums[1]] < last < phases[sums[0]]
