@@ -59,7 +59,8 @@ class StudyFolder:
         logged: what was done before.
 
     Raises:
-        ArgumentError: the study there is another one, or there is one and `resume` is not given.
+        ArgumentError: the study there is another one, or there is one and `resume` is not given, or holds
+            more trials than the search is to have.
         CheckpointError: it is damaged.
         FileError: another process writes to it, it holds something else, or it cannot be written.
     """
@@ -95,6 +96,7 @@ class StudyFolder:
         self._log = EventLog(self.path / LOG, log_begin(data))
         self.logged = _logged(self._log.records, self.path / LOG)
         self._log.records = []
+        _check_keeps(self.path, ends, self.logged)
         if dict(ends) != self.logged.ends:
             self._log.add([{"ends": dict(ends)}])
 
@@ -163,6 +165,16 @@ def _same(folder: Path, identity: Mapping[str, Any], resume: bool) -> bytes:
             "out"
         )
     return data
+
+
+def _check_keeps(folder: Path, ends: Mapping[str, Any], logged: Logged) -> None:
+    """Refuse an end that would leave out trials that are done."""
+    count = max((trial + 1 for trial, _ in logged.results), default=0)
+    if ends["trials"] is not None and ends["trials"] < count:
+        raise ArgumentError(
+            f"search: trials={ends['trials']}: {shown(folder)} holds {count} trials, and what is done stays; "
+            f"give trials={count} or more, or another folder"
+        )
 
 
 def _check_free(folder: Path, resume: bool) -> None:

@@ -368,6 +368,18 @@ def test_other_studies_are_refused(tmp_path: Path) -> None:
         assert words in text
 
 
+def test_fewer_trials_than_are_done_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    whole = run(trials=4, out=out)
+    kind, text = error_of(lambda: run(trials=3, out=out, resume=True))
+    assert kind is ArgumentError
+    assert (
+        "trials=3: " in text
+        and "holds 4 trials, and what is done stays; give trials=4 or more" in text
+    )
+    assert untimed(run(trials=4, out=out, resume=True)) == untimed(whole)
+
+
 def test_a_folder_in_use_or_of_others_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "study"
     run(trials=2, out=out)
