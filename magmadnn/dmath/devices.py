@@ -36,4 +36,17 @@ def on_devices(team: Team) -> Team:
         cupy.cuda.Device(team.rank).use()
         comm = group = NcclCommunicator(team.comm)
         peers = PeerCopies.among(group)
-    return Team(comm, cupy, kept=team.kept, peers=peers)
+    made = Team(comm, cupy, kept=team.kept, peers=peers)
+    made.watched = _counting(cupy, made)
+    return made
+
+
+def _counting(cupy: Any, team: Team) -> Any:
+    """A hook of CuPy's that counts, while it is entered, what the pool asks of the driver."""
+
+    def allocated(hook: Any, **told: Any) -> None:
+        if told["mem_ptr"]:  # 0 where there was none
+            team.count.device_allocations += 1
+
+    members = {"name": f"magmadnn.dmath {id(team)}", "alloc_postprocess": allocated}
+    return type("Allocations", (cupy.cuda.MemoryHook,), members)()

@@ -363,13 +363,9 @@ def _pull(worker: Worker, x: Parts) -> tuple[Any, Array]:
     worker.team.finish()
     layout = making.first_holders(x.layout)
     blocks = [x.blocks[n] for n in layout.held[worker.team.rank]]
-    flat = [_on_host(b).reshape(-1) for b in blocks]
+    flat = [worker.team.on_host(b).reshape(-1) for b in blocks]
     array = np.concatenate(flat) if flat else np.empty(0, x.dtype)
     return {"layout": layout.record()}, array
-
-
-def _on_host(block: Array) -> Array:
-    return block.get() if hasattr(block, "get") else block
 
 
 def _forget(worker: Worker) -> tuple[Any, None]:

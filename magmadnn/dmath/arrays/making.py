@@ -59,7 +59,7 @@ def random(
     made, stream = empty(team, layout, dtype), stream_of(f"{name} {kind}")
     for number, block in made.blocks.items():
         values = _drawn(layout.shape, layout.boxes[number], dtype, seed, stream, kind)
-        block[...] = team.xp.asarray(values)
+        block[...] = team.on_device(values)
     return made
 
 
@@ -107,7 +107,7 @@ def unpacked(team: Team, layout: Layout, dtype: np.dtype[Any], flat: Array) -> P
     """The parts that `packed` made."""
     made, at = empty(team, layout, dtype), 0
     for block in made.blocks.values():
-        block[...] = team.xp.asarray(flat[at : at + block.size]).reshape(block.shape)
+        block[...] = team.on_device(flat[at : at + block.size]).reshape(block.shape)
         at += block.size
     return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
@@ -82,6 +82,9 @@ class Count:
         sent_bytes: elements' bytes that went to other workers.
         messages: how often this worker sent to another.
         planned_bytes: what the layouts said beforehand that it would send.
+        host_to_device_bytes: that it copied from its host's memory to its GPU.
+        device_to_host_bytes: that it copied back.
+        device_allocations: how often the pool of its GPU's memory had to ask the driver for a block.
         seconds: time in operations.
         operations: how many.
     """
@@ -89,6 +92,9 @@ class Count:
     sent_bytes: int = 0
     messages: int = 0
     planned_bytes: int = 0
+    host_to_device_bytes: int = 0
+    device_to_host_bytes: int = 0
+    device_allocations: int = 0
     seconds: float = 0.0
     operations: int = 0
 
@@ -107,6 +113,7 @@ class Team:
         groups: communicators of some of the workers.
         peers: copies from the other workers' memory, where this machine's GPUs can read it.
         cast_buffers: of the last change of layout with a cast; see `magmadnn.dmath.arrays.pulling`.
+        watched: counts calls for memory of a GPU while it is entered; entered once at a time.
     """
 
     comm: Communicator
@@ -118,6 +125,7 @@ class Team:
     groups: dict[tuple[int, ...], Communicator | None] = field(default_factory=dict)
     peers: Peers | None = None
     cast_buffers: dict[Any, tuple[list[Array], list[list[Array]]]] = field(default_factory=dict)
+    watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def rank(self) -> int:
@@ -148,7 +156,8 @@ class Team:
         before, self.line = self.line, line
         start = perf_counter()
         try:
-            yield self.count
+            with self.watched:
+                yield self.count
         finally:
             self.count.seconds += perf_counter() - start
             self.count.operations += 1
@@ -161,6 +170,20 @@ class Team:
             for name, value in vars(one).items():
                 setattr(total, name, getattr(total, name) + value)
         return total
+
+    def on_device(self, values: Array) -> Array:
+        """NumPy's array as one of this worker's library: a copy on its GPU, counted, or the array itself."""
+        if self.xp is np:
+            return values
+        self.count.host_to_device_bytes += values.nbytes
+        return self.xp.asarray(values)
+
+    def on_host(self, array: Array) -> Array:
+        """An array or number of this worker's library as NumPy's: a copy from its GPU, counted, or itself."""
+        if self.xp is np:
+            return np.asarray(array)
+        self.count.device_to_host_bytes += array.nbytes
+        return array.get()
 
     def finish(self) -> None:
         """Wait until what was begun on this worker's GPU is done; arrays of NumPy are done at once.

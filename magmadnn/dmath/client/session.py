@@ -32,6 +32,10 @@ from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout asks for rates
+_SUMMED = (
+    *("sent_bytes", "messages", "planned_bytes"),
+    *("device_allocations", "host_to_device_bytes", "device_to_host_bytes"),
+)
 _NUMBERS = (bool, int, float, np.bool, np.integer, np.floating)
 
 
@@ -408,12 +412,15 @@ class Session(Creating):
         posted by it. `sent_bytes` and `messages`: among workers. `planned_bytes`: what layouts foretold of
         these. `array_bytes`: held by workers now. `kept_bytes`: of blocks kept for later products, on the
         worker that keeps most; `saved_bytes`: what they have spared. `page_faults`: pages of memory that
-        workers' systems gave them; their number stays once memory is there.
+        workers' systems gave them; their number stays once memory is there. `device_allocations`: blocks of
+        GPU memory that CuPy's pool asked the driver for; their number stays likewise.
+        `host_to_device_bytes`, `device_to_host_bytes`: copied between workers' hosts and their GPUs; what
+        libraries do inside a call, such as messages through a host, is not in it.
         """
         answers = [answer for answer, _ in self._ask("counters")]
         lines = [one for answer in answers for one in answer["lines"].values()]
         found = {"client_bytes": self._client_bytes, "operations": self._posted}
-        for name in ("sent_bytes", "messages", "planned_bytes"):
+        for name in _SUMMED:
             found[name] = sum(one[name] for one in lines)
         found["array_bytes"] = sum(answer["array_bytes"] for answer in answers)
         found["kept_bytes"] = max(answer["kept_bytes"] for answer in answers)

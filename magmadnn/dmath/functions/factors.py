@@ -63,7 +63,7 @@ def cholesky(x: Parts) -> Parts:
         if team.rank == owner and high > low:
             block = made.blocks[panel]
             block[:low] = 0
-            bad = _factor_panel(team.xp, block[low:])
+            bad = _factor_panel(team, block[low:])
             column[...] = block[low:]
         if team.xp is np:
             bad_at = np.array([bad], np.int64)
@@ -84,26 +84,27 @@ def cholesky(x: Parts) -> Parts:
     return made
 
 
-def _factor_panel(xp: Any, block: Array) -> int:
+def _factor_panel(team: Team, block: Array) -> int:
     """Factor the diagonal block of a panel and solve for what is below; the row that fails, or -1."""
-    width = block.shape[1]
+    xp, width = team.xp, block.shape[1]
     top = xp.tril(block[:width])
     top = top + xp.tril(top, -1).T
     try:
         factor = xp.linalg.cholesky(top)
     except np.linalg.LinAlgError:
         factor = None
-    if factor is None or not bool(xp.isfinite(factor).all()):
-        return _first_bad_minor(top)
+    if factor is None or not team.on_host(xp.isfinite(factor).all()):
+        return _first_bad_minor(team.on_host(top))
     block[:width] = factor
     block[width:] = xp.linalg.solve(factor, block[width:].T).T
     return -1
 
 
 def _first_bad_minor(top: Array) -> int:
+    top = top.astype(np.result_type(top.dtype, np.float64))
     for order in range(1, len(top) + 1):
         try:
-            factor = np.linalg.cholesky(np.asarray(top[:order, :order].tolist()))
+            factor = np.linalg.cholesky(top[:order, :order])
         except np.linalg.LinAlgError:
             return order - 1
         if not np.isfinite(factor).all():
@@ -153,8 +154,8 @@ def determinant(a: Parts) -> Parts:
             log += float(np.log(np.abs(diagonal.astype(np.float64))).sum())
             product = product * dtype.type((-1.0) ** swaps) * np.prod(diagonal)
     where = Layout((3,), ((0, 3),), ((0,),), team.size)
-    values = team.xp.asarray(np.array([sign, log, product], dtype))
-    return Parts(team, where, dtype, {0: values} if team.rank == 0 else {})
+    values = np.array([sign, log, product], dtype)
+    return Parts(team, where, dtype, {0: team.on_device(values)} if team.rank == 0 else {})
 
 
 def _eliminated(left: Parts, right: Parts | None) -> Iterator[tuple[int, Array, list[int]]]:
@@ -175,10 +176,10 @@ def _eliminated(left: Parts, right: Parts | None) -> Iterator[tuple[int, Array, 
         pivots = team.xp.zeros(high - low, np.int64)
         if team.rank == owner:
             column[...] = left.blocks[panel][low:]
-            pivots[...] = team.xp.asarray(_lu_panel(team.xp, column))
+            pivots[...] = team.on_device(np.array(_lu_panel(team, column), np.int64))
             left.blocks[panel][low:] = column
         _broadcast(team, pivots, owner)
-        rows = [int(p) for p in pivots]
+        rows = team.on_host(pivots).tolist()
         if min(rows) < 0:
             yield low, np.zeros(0), rows
             return
@@ -188,17 +189,17 @@ def _eliminated(left: Parts, right: Parts | None) -> Iterator[tuple[int, Array, 
                 _update(team.xp, block[low:], column, rows)
         for block in right.blocks.values() if right is not None else ():
             _update(team.xp, block[low:], column, rows)
-        yield low, np.asarray(team.xp.diagonal(column).tolist(), dtype), rows
+        yield low, team.on_host(team.xp.diagonal(column)), rows
 
 
-def _lu_panel(xp: Any, column: Array) -> list[int]:
+def _lu_panel(team: Team, column: Array) -> list[int]:
     """LU factors of a panel in place, rows exchanged; the row that each was exchanged with, or -1 for no
     pivot, `NOT_A_NUMBER` for one that is NaN.
     """
-    rows: list[int] = []
+    xp, rows = team.xp, list[int]()
     for j in range(column.shape[1]):
-        pivot = j + int(xp.argmax(xp.abs(column[j:, j])))
-        value = float(column[pivot, j])
+        pivot = j + int(team.on_host(xp.argmax(xp.abs(column[j:, j]))))
+        value = float(team.on_host(column[pivot, j]))
         if value == 0 or value != value:
             return [*rows, *[-1 if value == 0 else NOT_A_NUMBER] * (column.shape[1] - j)]
         if pivot != j:

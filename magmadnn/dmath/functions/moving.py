@@ -84,7 +84,7 @@ def taken(x: Parts, indices: Parts, axis: int) -> Parts:
     xp, everywhere = team.xp, remap(indices, replicated((count,), team.size), share=True)
     where = everywhere.blocks[0] if count else xp.empty(0, np.int64)
     if count:
-        low, high = int(where.min()), int(where.max())
+        low, high = (int(team.on_host(one)) for one in (where.min(), where.max()))
         if low < -size or high >= size:
             raise IndexOutOfRangeError(
                 f"take: index {low if low < -size else high} is beyond axis {axis} of size {size}"

@@ -162,7 +162,8 @@ def taken_along(x: Parts, indices: Parts, axis: int) -> Parts:
     )
     xp, size, bad = x.team.xp, x.shape[axis], [0, 0]
     for block in there.blocks.values():
-        bad = [min(bad[0], int(block.min())), max(bad[1], int(block.max()))]
+        low, high = (int(x.team.on_host(one)) for one in (block.min(), block.max()))
+        bad = [min(bad[0], low), max(bad[1], high)]
     for low, high in x.team.comm.exchange(bad):
         if low < -size or high >= max(size, 1):
             raise IndexOutOfRangeError(

@@ -85,7 +85,7 @@ def _flops(team: Team, size: int, how: Arithmetic) -> float:
     while spent < least:
         start = perf_counter()
         y = multiply(team, x, x, how)
-        float(y[0, 0])  # waits for a GPU
+        team.on_host(y[0, 0])  # waits for a GPU
         seconds = perf_counter() - start
         best, spent, count = min(best, seconds), spent + seconds, count + 1
     return 2.0 * size**3 * (count / spent if team.xp is np else 1 / best)
@@ -101,7 +101,7 @@ def _link(team: Team, size: int) -> tuple[float, float]:
             team.comm.barrier()
             start = perf_counter()
             team.comm.shift(x, out)
-            int(out[-1])
+            team.on_host(out[-1])
             best = min(best, perf_counter() - start)
         times.append(best)
     short, long = times
