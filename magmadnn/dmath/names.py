@@ -12,7 +12,7 @@ from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
 from magmadnn.dmath.layouts.recipes import LayoutLike
-from magmadnn.errors import DTypeError, ShapeError, quoted
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
 
 
 def session_of(name: str, *operands: Any) -> Session:
@@ -240,20 +240,58 @@ def triu(x: Matrix, /, *, k: int = 0) -> Matrix:
 
 
 def add_row_col_sum(
-    v: Matrix, x: Matrix, /, *, axis: int = 0, alpha: float = 1.0, beta: float = 1.0
+    v: Matrix,
+    x: Matrix,
+    /,
+    *,
+    axis: int = 0,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    deterministic: bool = True,
 ) -> Matrix:
     """v = alpha * (sum of x over `axis`) + beta * v, in place: gradients of biases, for instance.
 
-    Sums are added in an order that depends on the layout only, so that two runs give the same bits; dMath's
-    AddRowColSumMatrix gave this up for speed. In a session with `deterministic="layout"` it does not depend
-    on the layout either.
+    Of P workers and n sums of b bytes each, where the axis is cut over all workers: sums go to an array in
+    layout "auto", then where v lies. That is P (P - 1) n b bytes in one round up to 16 KB of sums, else
+    (P - 1) n b, and (P - 1) n b more in another round if v is on all workers. `deterministic=False` sends
+    them where v lies at once, (P - 1) n b bytes in one round if v is spread; if v is on all workers, as up
+    to 4 KB of sums or by an all-reduce of 2 (P - 1) n b bytes in two rounds. It adds a worker's elements of
+    float32 by the library's product with ones. `benchmarks/dmath/row_sums.py` compares both.
+
+    Args:
+        v: of the shape of x without `axis`; any layout.
+        x: any layout.
+        axis: that is summed over: 0 for the sums of columns, 1 for those of rows.
+        alpha: of the sums.
+        beta: of v; 0: v is only written.
+        deterministic: True: sums are added in an order that depends on the layout only, as `sum` does it,
+            so that two runs give the same bits. In a session with `deterministic="layout"` it does not
+            depend on the layout either. False: in whatever order is fastest, as dMath's AddRowColSumMatrix
+            does it: that of the library and of an all-reduce, which may change with the machine, the number
+            of threads, and on GPUs from run to run. Copies of v on several workers are equal in any case.
+
+    Raises:
+        ShapeError: if v has not the shape of the sums.
+        IndexOutOfRangeError: for an axis that is not there.
+        ArgumentError: for `deterministic` that is no bool, or False in a session with
+            `deterministic="layout"`.
     """
+    if not isinstance(deterministic, (bool, np.bool)):
+        raise ArgumentError(
+            f"add_row_col_sum: deterministic must be True or False, got {quoted(deterministic)}"
+        )
     session = session_of("add_row_col_sum", v)
     (one,) = reducing.axes_of("add_row_col_sum", axis, x.ndim)
     shape = reducing.reduced_shape(x.shape, (one,), False)
     if shape != v.shape:
         raise ShapeError(f"add_row_col_sum: sums have shape {shape}, v has {v.shape}")
-    settings = {"axis": one, "alpha": float(alpha), "beta": float(beta), "fixed": session._fixed}
+    if session._fixed and not deterministic:
+        raise ArgumentError(
+            'add_row_col_sum: deterministic=False in a session of deterministic="layout", whose sums have '
+            "the same bits for all layouts: leave it out, or make the session without"
+        )
+    settings: dict[str, Any] = {"axis": one, "alpha": float(alpha), "beta": float(beta)}
+    settings |= {"fixed": session._fixed} | ({} if deterministic else {"fast": True})
     session._change("add_row_col_sum", [v, x], **settings)
     return v
 

@@ -21,6 +21,7 @@ from magmadnn.dmath.functions import (
     images,
     moving,
     reducing,
+    row_sums,
     spectra,
     transforms,
     views,
@@ -284,9 +285,19 @@ def _solve(worker: Worker, a: Parts, b: Parts) -> Parts:
 
 
 def _add_row_col_sum(
-    worker: Worker, v: Parts, x: Parts, axis: int, alpha: float, beta: float, fixed: bool
+    worker: Worker,
+    v: Parts,
+    x: Parts,
+    axis: int,
+    alpha: float,
+    beta: float,
+    fixed: bool,
+    fast: bool = False,
 ) -> None:
     """v = alpha * (sum of x over an axis) + beta * v, in an order of sums that is always the same."""
+    if fast:
+        row_sums.add_sums(v, x, axis, alpha, beta)
+        return
     sums = _reduce(worker, x, "sum", axis=axis, fixed=fixed)
     scaled = elementwise.apply("multiply", [sums, alpha])
     if beta == 0:

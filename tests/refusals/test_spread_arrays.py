@@ -242,6 +242,21 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "deterministic: expected \"layout\" or None, got 'yes'",
     ),
+    "sums in an order that is neither": (
+        lambda p: md.dmath.add_row_col_sum(w().ones(4), square(), deterministic="layout"),
+        ArgumentError,
+        "add_row_col_sum: deterministic must be True or False, got 'layout'",
+    ),
+    "sums in any order where none is": (
+        lambda p: (lambda s: s.add_row_col_sum(s.ones(4), s.ones((4, 4)), deterministic=False))(
+            md.dmath.distributed(w(), deterministic="layout")
+        ),
+        ArgumentError,
+        (
+            'add_row_col_sum: deterministic=False in a session of deterministic="layout", whose sums have '
+            "the same bits for all layouts: leave it out, or make the session without"
+        ),
+    ),
     "values inside explain": (
         lambda p: w().explain(lambda: float(square().sum())),
         ArgumentError,

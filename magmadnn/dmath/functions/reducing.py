@@ -104,7 +104,7 @@ def partial_layout(layout: Layout, axes: tuple[int, ...]) -> Layout:
     return Layout(shape, cuts, tuple(holders), layout.workers, any(len(h) > 1 for h in holders))
 
 
-def _once(x: Parts) -> Parts:
+def once(x: Parts) -> Parts:
     """The array without its further copies, so that nothing is counted twice."""
     if not x.layout.replicated:
         return x
@@ -129,7 +129,7 @@ def reduce(
     sums = accumulated(dtype)
     if name in ("max", "min") and prod(x.shape[i] for i in axes) == 0:
         raise ArgumentError(f"{name}: an axis of size 0 has no {name}, shape {x.shape}")
-    x = _once(x)
+    x = once(x)
     team, lies = x.team, partial_layout(x.layout, axes)
     function, joined = getattr(team.xp, local_name), getattr(team.xp, join)
     kept = [i for i in range(x.ndim) if i not in axes]
