@@ -124,6 +124,12 @@ def test_elements_that_each_order_sends(count: int, goal: Any, kept: int, quick:
     assert by_all_reduce(partial, target, 8) == (quick == 2 * 3)
 
 
+def test_an_all_reduce_has_to_send_less() -> None:
+    """Two workers exchange their sums: as many bytes, in one round."""
+    lies = reducing.partial_layout(resolve(Rows(), (8, 8192), 2), (0,))
+    assert not by_all_reduce(lies, resolve(Replicated(), (8192,), 2), 8)
+
+
 def test_uncut_axes_send_nothing() -> None:
     x, v = np.ones((12, 40)), np.zeros(12)
     lies, goal = resolve(Rows(), x.shape, 4), resolve(Rows(), v.shape, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from magmadnn.comm import simulate
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.storage.checkpoint import parameters_sha256
+from magmadnn.training.loop.own_rows import OwnRows
 
 DRAW = np.random.default_rng(7)
 X = DRAW.normal(size=(331, 6))
@@ -75,6 +77,21 @@ def test_slow_workers_do_not_hold_others_up() -> None:
     batches = 4 * -(-len(X) // 32)
     assert found[0][3] <= batches / 3.5 + 4 * 2.0
     assert simulate(5, lambda comm: trained(comm, slow=2.0))[0][0] == found[0][0]
+
+
+def test_workers_count_the_time_that_they_wait_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = OwnRows.one
+
+    def slow(self: OwnRows, *which: int) -> Any:
+        time.sleep(0.005)
+        return plain(self, *which)
+
+    monkeypatch.setattr(OwnRows, "one", slow)
+    found = simulate(3, lambda comm: trained(comm, epochs=2)[4]._waited)
+    batches = 2 * -(-len(X) // 32)
+    ((server, _),), *workers = found
+    assert server < 0.005 * 2
+    assert sum(waited for ((waited, _),) in workers) >= 0.005 * batches
 
 
 def test_stops_within_an_epoch_and_tells_all() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import ArgumentError, CommunicationError, DataError, MagmaDNNError
+from tests.parallel import slow_data  # noqa: F401 - workers import it from here
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAW = np.random.default_rng(3)
@@ -81,6 +82,33 @@ def test_what_cannot_travel_is_told() -> None:
             X, Y, verbose=False, parallel=False, callbacks=[md.callbacks.EarlyStopping("loss")]
         )
         assert model.epochs_done == 1
+
+
+@pytest.mark.parametrize("callbacks", [[], [md.callbacks.EarlyStopping("loss")]])
+def test_each_worker_says_how_long_it_waited_for_data(callbacks: list[Any]) -> None:
+    pytest.importorskip("mpi4py")
+    model = network()
+    with md.workers(2) as workers:
+        workers.call("test.slow_data", [0.0, 0.1])
+        model.fit(X, Y, batch_size=16, epochs=3, verbose=False, callbacks=callbacks)
+        profile = model.profile(X, Y)
+        (quick, _), (slow, seconds) = profile.waited_by_worker
+        assert quick < 0.1 < 3 * 0.1 <= slow <= seconds
+        assert profile.waited == (slow, seconds)
+        line = f"worker 1 in the last fit waited {slow:.3g} s of {seconds:.3g} s"
+        assert line in str(profile) and "worker 0 in the last fit" in str(profile)
+    model.fit(X, Y, verbose=False)
+    profile = model.profile(X, Y)
+    assert profile.waited is not None and not profile.waited_by_worker
+    assert "worker" not in str(profile)
+
+
+def test_one_worker_in_this_process_has_one_line() -> None:
+    model = network()
+    with md.workers(0):
+        model.fit(X, Y, verbose=False)
+    profile = model.profile(X, Y)
+    assert profile.waited is not None and not profile.waited_by_worker
 
 
 class Seen(md.callbacks.Callback):

@@ -73,6 +73,8 @@ class Profile:
         device: what it ran on, if not on the processor's cores.
         spans: what happened when in the last run, by begin; none on a device.
         waited: seconds that the last training waited for data, and of its epochs; None where there was none.
+            Of several workers that which waited longest.
+        waited_by_worker: the same of each worker of `md.workers`, by number; empty where there was one.
     """
 
     steps: tuple[StepTime, ...]
@@ -83,6 +85,7 @@ class Profile:
     device: str = ""
     spans: tuple[Span, ...] = ()
     waited: tuple[float, float] | None = None
+    waited_by_worker: tuple[tuple[float, float], ...] = ()
 
     @property
     def step_seconds(self) -> float:
@@ -124,10 +127,11 @@ class Profile:
         """How long training waited for its data."""
         if self.waited is None:
             return []
-        waited, seconds = self.waited
-        share = 100 * waited / max(seconds, 1e-9)
+        workers = {f"worker {n} in ": one for n, one in enumerate(self.waited_by_worker)}
         return [
-            f"the last fit waited {waited:.3g} s of {seconds:.3g} s ({share:.1f} %) for its data"
+            f"{worker}the last fit waited {waited:.3g} s of {seconds:.3g} s "
+            f"({100 * waited / max(seconds, 1e-9):.1f} %) for its data"
+            for worker, (waited, seconds) in (workers or {"": self.waited}).items()
         ]
 
     def _figures(self, steps: Sequence[StepTime]) -> list[str]:

@@ -230,6 +230,10 @@ class Fit:
         if self.stopped is None:
             self.finish_epoch()
 
+    def waits(self, seconds: float) -> None:
+        """Count what was waited for data."""
+        self._waited += seconds
+
     def begin_epoch(self) -> None:
         """Let callbacks begin an epoch whose batches run elsewhere."""
         self.call("on_epoch_begin")
@@ -245,7 +249,7 @@ class Fit:
         while True:
             begun = time.perf_counter()
             batch = next(batches, None)
-            self._waited += time.perf_counter() - begun
+            self.waits(time.perf_counter() - begun)
             if batch is None:
                 return
             yield batch
@@ -314,7 +318,7 @@ class Fit:
         count = agreement().least(min(wanted, slices.longest, *limits), "batches of a chunk")
         begun = time.perf_counter()
         piece = take(count)
-        self._waited += time.perf_counter() - begun
+        self.waits(time.perf_counter() - begun)
         return None if piece is None else PendingChunk(slices, piece)
 
     def _behind(
@@ -376,7 +380,7 @@ class Fit:
         self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}
         seconds = max(self.seconds, 1e-9)
         self._trained += seconds
-        self.model._waited = self._waited, self._trained
+        self.model._waited = ((self._waited, self._trained),)
         if self.validation is not None:
             if results is None:
                 with self._evaluated_values():

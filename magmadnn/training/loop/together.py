@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,7 +99,9 @@ class Together:
         assert isinstance(source, OwnRows)
 
         def batch_of(epoch: int, number: int) -> Any:
+            begun = perf_counter()
             batch = source.one(epoch, fit.current_batch_size, number)
+            fit.waits(perf_counter() - begun)
             return feeds_for(fit.objective, batch), batch.weight
 
         step.serve(batch_of)

@@ -2,7 +2,8 @@
 
 The model travels as its record and arrays, as it would to a folder; nothing is pickled. Each worker builds
 it, and all train it as `DataParallel` does, or as `fit(parallel=...)` says. The first one's history,
-parameters and optimiser come back; the workers keep the model, for `Session.weights`.
+parameters and optimiser come back, and from each how long it waited for data; the workers keep the model,
+for `Session.weights`.
 
 Callbacks are called in the client: workers train an epoch, the model here becomes what it is after that, and
 the callbacks look at it. `Checkpoint` alone is called on the first worker, which saves what only it has.
@@ -140,9 +141,15 @@ def fit_on_workers(
         },
     }  # fmt: skip
 
+    waited = np.zeros((workers.size, 2))  # of each worker: seconds for data, and of all epochs
+    model._waited = ()
+
     def trained(changed: dict[str, Any], arrays: Sequence[Any]) -> History:
-        told = workers.call(HANDLER, {**arguments, **changed}, arrays)[0]
-        found, back = told.value, Arrays(told.arrays)
+        answers = workers.call(HANDLER, {**arguments, **changed}, arrays)
+        found, back = answers[0].value, Arrays(answers[0].arrays)
+        if epochs := [worker for worker, one in enumerate(answers) if one.value["waited"]]:
+            waited[epochs] += [answers[worker].value["waited"] for worker in epochs]
+            model._waited = tuple((float(one), float(all_in)) for one, all_in in waited)
         model.assign(back.value(found["values"]))
         model.epochs_done = found["epochs_done"]
         model._step = None
@@ -258,6 +265,7 @@ def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
         way = _way(arguments["way"], comm)
         worker.objects[HANDLER] = model, data, way
     saving = [Checkpoint(**settings, signals=False) for settings in arguments["saving"]]
+    model._waited = ()
     history = model.fit(
         callbacks=saving,
         parallel=way,
@@ -267,8 +275,9 @@ def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
     )
     worker.objects.setdefault(WEIGHTS, {}).clear()
     worker.objects[WEIGHTS] |= _laid_out(model, comm.size)
+    waited = list(model._waited[0]) if model._waited else []  # none where no epoch was left
     if comm.rank:
-        return Answer()
+        return Answer({"waited": waited})
     back, carried = Arrays(), carried_from(model)
     state = {} if carried is None else {k: np.asarray(v) for k, v in carried.state.items()}
     value = {
@@ -277,6 +286,7 @@ def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
         "rows": history.rows,
         "stopped": history.stopped,
         "epochs_done": model.epochs_done,
+        "waited": waited,
     }
     return Answer(value, back.all)
 

@@ -71,7 +71,9 @@ def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:
     targets = [a[:batch_size] for a in targets_for(model.outputs, y, "profile: ")]
     batch = Batch(inputs, targets)
     profile = found.profile(feeds_for(model._step[1], batch))
-    return replace(profile, waited=model._waited)
+    waited = model._waited
+    by_worker = waited if len(waited) > 1 else ()
+    return replace(profile, waited=max(waited, default=None), waited_by_worker=by_worker)
 
 
 def planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:

@@ -133,9 +133,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             if isinstance(parameter, Parameter):
                 parameter.prepare(self.seed)
         self._evaluation: tuple[Any, Objective, Executable] | None = None
-        self._waited: tuple[float, float] | None = (
-            None  # seconds of the last fit: for data, and in all
-        )
+        # Seconds of the last fit: for data, and in all; of each worker.
+        self._waited: tuple[tuple[float, float], ...] = ()
         self._prediction: Executable | None = None
         self._heads: tuple[Key, list[Head]] | None = None
         check_model(self)
