@@ -343,20 +343,22 @@ def _windows(name: str, *operands: Any, **settings: Any) -> Matrix:
 
 
 def convolution(x: Matrix, w: Any, /, **settings: Any) -> Matrix:
-    """`md.ops.convolution` of images x [n, *places, c] with filters w [*size, c, o], on the CPU.
+    """`md.ops.convolution` of images x [n, *places, c] with filters w [*size, c, o].
 
     Data parallel: images stay whole on the workers that have them, or are dealt to all; filters go to all.
+    A worker with a GPU compiles it for the shape of its images once, and keeps the last 16 such programs with
+    their memory, which is not CuPy's.
     """
     return _windows("convolution", x, w, **settings)
 
 
 def max_pooling(x: Matrix, /, size: Any, **settings: Any) -> Matrix:
-    """`md.ops.max_pooling` of images x [n, *places, c], on the CPU; each worker its images."""
+    """`md.ops.max_pooling` of images x [n, *places, c]; each worker its images."""
     return _windows("max_pooling", x, size=size, **settings)
 
 
 def average_pooling(x: Matrix, /, size: Any, **settings: Any) -> Matrix:
-    """`md.ops.average_pooling` of images x [n, *places, c], on the CPU; each worker its images."""
+    """`md.ops.average_pooling` of images x [n, *places, c]; each worker its images."""
     return _windows("average_pooling", x, size=size, **settings)
 
 

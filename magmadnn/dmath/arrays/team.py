@@ -113,6 +113,7 @@ class Team:
         groups: communicators of some of the workers.
         peers: copies from the other workers' memory, where this machine's GPUs can read it.
         cast_buffers: of the last change of layout with a cast; see `magmadnn.dmath.arrays.pulling`.
+        programs: compiled for this worker's GPU; see `magmadnn.dmath.functions.images`.
         watched: counts calls for memory of a GPU while it is entered; entered once at a time.
     """
 
@@ -125,6 +126,7 @@ class Team:
     groups: dict[tuple[int, ...], Communicator | None] = field(default_factory=dict)
     peers: Peers | None = None
     cast_buffers: dict[Any, tuple[list[Array], list[list[Array]]]] = field(default_factory=dict)
+    programs: dict[Any, Any] = field(default_factory=dict)
     watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property

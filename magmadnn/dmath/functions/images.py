@@ -8,10 +8,11 @@ import numpy as np
 
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.layouts.layout import Layout, even_cuts, replicated
-from magmadnn.errors import DeviceError
 
 WINDOWS = ("convolution", "max_pooling", "average_pooling")
+_KEPT = 16  # programs on a GPU, each with the memory of its shapes
 
 
 def by_images(layout: Layout) -> Layout:
@@ -42,23 +43,78 @@ def of_windows(
         dtype: of the result.
         settings: of the function.
 
-    Raises:
-        DeviceError: on workers with a GPU.
+    Workers with a GPU compile it for the shape of their images, once, and run it there.
     """
-    if x.team.xp is not np:
-        raise DeviceError(
-            f"{name}: spread images are for workers on the CPU: train with md.Model on GPUs"
-        )
-    from magmadnn import ops  # not needed by what only multiplies
-
     lies = by_images(x.layout)
     x = remap(x, lies, share=True)
-    more: list[Any] = []
+    more: list[Array] = []
     if filters is not None:
         everywhere = replicated(filters.shape, filters.team.size)
-        more = [remap(filters, everywhere, share=True).blocks.get(0)]
-    function = getattr(ops, name)
-    blocks = {n: np.asarray(function(block, *more, **settings)) for n, block in x.blocks.items()}
+        more = list(remap(filters, everywhere, share=True).blocks.values())
+    compute = _on_the_cpu if x.team.xp is np else _on_a_gpu
+    blocks = {n: compute(x.team, name, [block, *more], settings) for n, block in x.blocks.items()}
     shape = (x.shape[0], *places)
     cuts = (lies.cuts[0], *((0, n) for n in places))
     return Parts(x.team, Layout(shape, cuts, lies.holders, lies.workers), dtype, blocks)
+
+
+def _on_the_cpu(team: Team, name: str, operands: list[Array], settings: dict[str, Any]) -> Array:
+    from magmadnn import ops  # not needed by what only multiplies
+
+    return np.asarray(getattr(ops, name)(*operands, **settings))
+
+
+class _Compiled:
+    """A function for given shapes as a program on a GPU, whose result stays there.
+
+    Args:
+        name: one of `WINDOWS`.
+        operands: like those that it is run with.
+        settings: of the function.
+        device: number of the GPU.
+    """
+
+    def __init__(
+        self, name: str, operands: list[Array], settings: dict[str, Any], device: int
+    ) -> None:
+        from magmadnn import ops
+        from magmadnn.runtime.evaluate import Executable
+        from magmadnn.tensor import Tensor, placeholder, variable
+
+        given = [placeholder(f"x{i}", x.shape, x.dtype.name) for i, x in enumerate(operands)]
+        made = getattr(ops, name)(*given, **settings)
+        shape = tuple(int(n) for n in made.shape)
+        self._result = Tensor(shape, None, made.dtype, "device", device=device)
+        updates = [(variable("result", self._result).node, made.node)]
+        self._inputs = [one.node for one in given]
+        self._program = Executable([], updates, executor="native", device=f"cuda:{device}")
+        self._device = device
+
+    def run(self, xp: Any, operands: list[Array]) -> Array:
+        """The result, as an array of its own."""
+        from magmadnn.backends.cuda import device_memory
+        from magmadnn.memory.foreign import OnDevice
+
+        memory = device_memory(self._device)
+        memory.wait()  # for what the library of arrays has begun to write
+        packed = [xp.ascontiguousarray(x) for x in operands]
+        feeds = {
+            node: OnDevice(x.shape, x.dtype, int(x.data.ptr), self._device, x)
+            for node, x in zip(self._inputs, packed, strict=True)
+        }
+        self._program.run(feeds)
+        found = xp.empty(self._result.shape, self._result.dtype)
+        memory.copy_on_device(
+            int(found.data.ptr), self._result.memory.device_pointer(), found.nbytes
+        )
+        memory.wait()
+        return found
+
+
+def _on_a_gpu(team: Team, name: str, operands: list[Array], settings: dict[str, Any]) -> Array:
+    key = (name, *((x.shape, x.dtype.name) for x in operands), repr(sorted(settings.items())))
+    if key not in team.programs:
+        while len(team.programs) >= _KEPT:
+            team.programs.pop(next(iter(team.programs)))
+        team.programs[key] = _Compiled(name, operands, settings, team.rank)
+    return team.programs[key].run(team.xp, operands)
