@@ -122,7 +122,8 @@ def test_programs_that_are_not_used_any_more_go(monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_array_equal(found, np.asarray(ops.max_pooling(x, size=size)))
         programs = w._engine.worker.team.programs
         assert len(programs) == 2
-        programs.clear()
+        w.close()
+        assert not programs
 
 
 def test_from_the_client() -> None:

@@ -50,7 +50,7 @@ class InProcess:
 
     def close(self, wait: bool) -> None:
         """Forget all arrays."""
-        self.worker.arrays.clear()
+        self.worker.run({"op": "forget"})
 
 
 class Recording:

@@ -90,18 +90,19 @@ class _Compiled:
         self._program = Executable([], updates, executor="native", device=f"cuda:{device}")
         self._device = device
 
-    def run(self, xp: Any, operands: list[Array]) -> Array:
+    def run(self, team: Team, operands: list[Array]) -> Array:
         """The result, as an array of its own."""
         from magmadnn.backends.cuda import device_memory
         from magmadnn.memory.foreign import OnDevice
 
-        memory = device_memory(self._device)
-        memory.wait()  # for what the library of arrays has begun to write
+        xp, memory = team.xp, device_memory(self._device)
         packed = [xp.ascontiguousarray(x) for x in operands]
         feeds = {
             node: OnDevice(x.shape, x.dtype, int(x.data.ptr), self._device, x)
             for node, x in zip(self._inputs, packed, strict=True)
         }
+        team.finish()  # what operands hold is written, by other workers too
+        memory.wait()
         self._program.run(feeds)
         found = xp.empty(self._result.shape, self._result.dtype)
         memory.copy_on_device(
@@ -117,4 +118,4 @@ def _on_a_gpu(team: Team, name: str, operands: list[Array], settings: dict[str, 
         while len(team.programs) >= _KEPT:
             team.programs.pop(next(iter(team.programs)))
         team.programs[key] = _Compiled(name, operands, settings, team.rank)
-    return team.programs[key].run(team.xp, operands)
+    return team.programs[key].run(team, operands)
