@@ -1,9 +1,11 @@
-"""Run the checks one after the other, all of them, and say which passed.
+"""Run the checks, all of them, and say which passed.
 
     python stages.py [--all] [ARGUMENT for pytest ...]
 
-A stage that fails does not stop the others: one run shows everything there is to mend. The exit
-code is 1 if any failed. Runs in the environment that `scripts/test` makes.
+Checks run one after the other; those of BESIDE, which wait or use one core, run while the tests
+do, and print when they end. A stage that fails does not stop the others: one run shows everything
+there is to mend. The exit code is 1 if any failed. Runs in the environment that `scripts/test`
+makes.
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+# Stages that run beside the tests: two processes of tests often wait for children of theirs.
+BESIDE = ("types", "docs", "openmpi")
 
 
 def stages(pytest_arguments: Sequence[str]) -> dict[str, list[str]]:
@@ -42,28 +48,56 @@ def stages(pytest_arguments: Sequence[str]) -> dict[str, list[str]]:
     }
 
 
-def run(name: str, command: list[str]) -> tuple[bool, float]:
-    """Run one stage; whether it passed, and its seconds."""
-    print(f"\n== {name}: {' '.join(command)}", flush=True)
+class Result(NamedTuple):
+    """How a stage ended."""
+
+    passed: bool
+    seconds: float
+
+
+def run(name: str, command: Sequence[str], *, beside: bool = False) -> Result:
+    """Run one stage; with `beside` its output is printed as one piece at its end."""
+    heading = f"\n== {name}: {' '.join(command)}"
+    if not beside:
+        print(heading, flush=True)
     start = time.monotonic()
     # Two test processes share the cores: more threads each would only get into each other's way.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     # Hundreds of tests start processes, of which each would compile the package's modules anew.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    passed = subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
+    kept: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(command, cwd=ROOT, env=environment, **(kept if beside else {}))
     seconds = time.monotonic() - start
-    print(f"== {name}: {'passed' if passed else 'FAILED'} in {seconds:.1f} s", flush=True)
-    return passed, seconds
+    said = f"{heading}\n{done.stdout}" if beside else ""
+    print(
+        f"{said}== {name}: {'passed' if done.returncode == 0 else 'FAILED'} in {seconds:.1f} s",
+        flush=True,
+    )
+    return Result(done.returncode == 0, seconds)
+
+
+def run_all(commands: Mapping[str, Sequence[str]]) -> dict[str, Result]:
+    """Run all stages, those of BESIDE in a second thread; the results in the order of `commands`."""
+
+    def one_after_the_other(beside: bool) -> dict[str, Result]:
+        names = [name for name in commands if (name in BESIDE) == beside]
+        return {name: run(name, commands[name], beside=beside) for name in names}
+
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(one_after_the_other, True)
+        results = one_after_the_other(False) | others.result()
+    return {name: results[name] for name in commands}
 
 
 def main(pytest_arguments: Sequence[str]) -> int:
     """Run all stages and print the summary."""
-    results = {name: run(name, command) for name, command in stages(pytest_arguments).items()}
+    start = time.monotonic()
+    results = run_all(stages(pytest_arguments))
     print("\nSummary")
     for name, (passed, seconds) in results.items():
         print(f"  {name:<8}{'passed' if passed else 'FAILED':<8}{seconds:8.1f} s")
     failed = [name for name, (passed, _) in results.items() if not passed]
-    total = sum(seconds for _, seconds in results.values())
+    total = time.monotonic() - start
     print(f"{'FAILED: ' + ', '.join(failed) if failed else 'All passed'} ({total:.1f} s)")
     return 1 if failed else 0
 

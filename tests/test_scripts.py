@@ -242,6 +242,25 @@ def test_all_stages_run_and_any_failure_counts(
     assert output.splitlines()[-1].startswith("FAILED" if expected else "All passed")
 
 
+def test_stages_beside_the_tests_print_at_their_end_and_count(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The tests wait for a file that the stage beside them writes: one after the other would never end."""
+    module = stages()
+    sign = tmp_path / "sign"
+    waiting = f"import os, time\nwhile not os.path.exists({str(sign)!r}): time.sleep(0.01)\nprint('waited')"
+    beside = f"print('beside', flush=True); open({str(sign)!r}, 'w').close(); raise SystemExit(4)"
+    commands = {"tests": [sys.executable, "-c", waiting], "docs": [sys.executable, "-c", beside]}
+    monkeypatch.setattr(module, "stages", lambda arguments: commands)
+    assert module.main([]) == 1
+    lines = capfd.readouterr().out.splitlines()
+    heading = next(i for i, line in enumerate(lines) if line.startswith("== docs: "))
+    assert lines[heading + 1] == "beside"
+    assert lines[heading + 2].startswith("== docs: FAILED")
+    assert "waited" in lines
+    assert lines[-1].startswith("FAILED: docs (")
+
+
 def test_arguments_go_on_to_pytest() -> None:
     assert stages().stages(["--all", "-k", "x"])["tests"][-3:] == ["--all", "-k", "x"]
 
