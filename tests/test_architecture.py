@@ -6,6 +6,7 @@ A rule about a folder that does not exist yet holds by itself and begins to bite
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -14,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -174,10 +175,39 @@ def source_of(node: ast.ImportFrom, package: str) -> str:
     return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
 
 
-def types_only(tree: ast.AST) -> set[int]:
+def last_name(node: ast.expr) -> str:
+    """`b` of `a.b`, and of `b`; empty for what is no name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def types_only(nodes: Iterable[ast.AST]) -> set[int]:
     """The ids of the imports under `if TYPE_CHECKING`."""
-    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
+    guards = [n for n in nodes if isinstance(n, ast.If)]
     return {id(n) for g in guards if "TYPE_CHECKING" in ast.unparse(g.test) for n in ast.walk(g)}
+
+
+@functools.cache
+def all_imports(module: str, path: Path) -> list[tuple[int, str, bool]]:
+    """Line and full name of all that `module` imports, inside functions too, and whether for types only."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    for_types, found = types_only(nodes), []
+    for node in nodes:
+        named: list[str] = []
+        if isinstance(node, ast.Import):
+            named = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            source = source_of(node, package)
+            inner = [f"{source}.{alias.name}" for alias in node.names]
+            named = [name if name in MODULES else source for name in inner]
+        elif isinstance(node, ast.Call) and last_name(node.func).endswith(
+            ("import_module", "__import__")
+        ):
+            named = [str(a.value) for a in node.args[:1] if isinstance(a, ast.Constant)]
+        found += [(node.lineno, name, id(node) in for_types) for name in named]
+    return found
 
 
 def imports(module: str, path: Path, types: bool = True) -> Iterator[tuple[int, str]]:
@@ -185,26 +215,9 @@ def imports(module: str, path: Path, types: bool = True) -> Iterator[tuple[int, 
 
     `from magmadnn.a import b` counts as `magmadnn.a.b` where that is a module.
     """
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = set() if types else types_only(tree)
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            source = source_of(node, package)
-            for alias in node.names:
-                inner = f"{source}.{alias.name}"
-                yield node.lineno, inner if inner in MODULES else source
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-            ("import_module", "__import__")
-        ):
-            for argument in node.args[:1]:
-                if isinstance(argument, ast.Constant):
-                    yield node.lineno, str(argument.value)
+    for line, name, for_types in all_imports(module, path):
+        if types or not for_types:
+            yield line, name
 
 
 def folder_of(module: str) -> str:
@@ -442,7 +455,7 @@ def swallows(node: ast.AST) -> bool:
     """`except Exception: pass` and `suppress(Exception)`, in all their forms."""
     if isinstance(node, ast.ExceptHandler):
         return catches_everything(node.type) and all(does_nothing(line) for line in node.body)
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+    if isinstance(node, ast.Call) and last_name(node.func).endswith("suppress"):
         return any(catches_everything(kind) for kind in node.args)
     return False
 

@@ -254,7 +254,13 @@ def test_a_pipe_is_written_to_and_not_replaced(command, images, tmp_path) -> Non
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
     ("output", "code"),
-    [(">&-", 1), (">/dev/full", 1), ("| true", 141), ("2>&-", 0), (">/dev/full 2>/dev/full", 1)],
+    [
+        (">&-", 1),
+        pytest.param(">/dev/full", 1, marks=pytest.mark.long),
+        ("| true", 141),
+        ("2>&-", 0),
+        (">/dev/full 2>/dev/full", 1),
+    ],
 )
 def test_a_training_whose_output_cannot_be_written_keeps_its_results(
     images: Path, tmp_path: Path, without_curves: str, output: str, code: int

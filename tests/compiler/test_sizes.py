@@ -116,7 +116,9 @@ NETWORKS = [dense, square, normed, weighted, flattened, embedded]
 def test_plans_of_many_widths_are_those_that_each_would_have_alone(
     layers: Layers, counts: Counter[str], compared: None
 ) -> None:
-    for width in WIDTHS:
+    for width in (
+        WIDTHS[:-1] if layers is square else WIDTHS
+    ):  # of 67 million weights nothing is shown
         planned_for(layers(width))
     assert counts["filled"] >= 3
 

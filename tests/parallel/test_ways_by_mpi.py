@@ -48,7 +48,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_processes_give_what_simulated_ranks_give(ranks: int, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -69,7 +69,14 @@ model.save("model")
 
 @POSIX
 @pytest.mark.parametrize(
-    "output", [">&-", ">/dev/full", "| true", ">&- 2>&-", ">/dev/full 2>/dev/full"]
+    "output",
+    [
+        pytest.param(">&-", marks=pytest.mark.long),
+        ">/dev/full",
+        "| true",
+        ">&- 2>&-",
+        pytest.param(">/dev/full 2>/dev/full", marks=pytest.mark.long),
+    ],
 )
 def test_a_training_in_python_goes_on(tmp_path: Path, output: str) -> None:
     (tmp_path / "train.py").write_text(_TRAINING)

@@ -60,7 +60,9 @@ def fit(model: md.Model, first: int, last: int, y: Any = Y) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize("precision", ["float32", "mixed_bf16", "mixed_fp16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bf16", marks=pytest.mark.long), "mixed_fp16"]
+)
 def test_a_copy_goes_on_as_the_model_does(twin: Twin, precision: str) -> None:
     model = network(precision=precision)
     fit(model, 0, 2)

@@ -76,7 +76,7 @@ def beside_variables(model: md.Model, batch: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="sizes are read from /proc")
-@pytest.mark.parametrize("name, batch", [("cifar", 256), ("dense", 16384)])
+@pytest.mark.parametrize("name, batch", [("cifar", 256), ("dense", 8192)])
 def test_the_prediction_is_what_the_process_takes(name: str, batch: int) -> None:
     run = [sys.executable, "-c", MEASURE, name, str(batch)]
     done = subprocess.run(run, capture_output=True, text=True, check=True)

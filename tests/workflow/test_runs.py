@@ -292,9 +292,8 @@ function = "mods:second"
 after = ["first"]
 [[modules]]
 name = "child"
-command = ["sh", "-c", "sleep 300 & echo $!; wait"]
+command = ["sh", "-c", "test -e ../../../again && exit 1; sleep 300 & echo $!; wait"]
 on_failure = "skip"
-time_limit = 3
 """
 KILLED_MODULES = """
 import os, signal, time
@@ -341,9 +340,7 @@ def test_a_killed_rank_ends_the_job_and_resume_goes_on(tmp_path: Path) -> None:
     assert gone(int(printed(tmp_path, "child.0").split()[0]))
     (tmp_path / "again").write_text("")
     done = call(tmp_path, "resume", "out")
-    assert done.returncode == 1, (
-        done.stdout + done.stderr
-    )  # the child takes too long; the rest is done
+    assert done.returncode == 1, done.stdout + done.stderr  # the child fails; the rest is done
     after = history(tmp_path)
     assert {r.key for r in after.runs.values() if r.good} == {"first.0", "second.0"}
     assert (tmp_path / "count").read_text() == "x"

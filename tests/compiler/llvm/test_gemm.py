@@ -98,7 +98,11 @@ def test_many_blocks(ta, tb):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "m", "n", "k"), [("float32", 2041, 4093, 803), ("float64", 2041, 2041, 803)]
+    ("dtype", "m", "n", "k"),
+    [
+        pytest.param("float32", 2041, 4093, 803, marks=pytest.mark.long),
+        ("float64", 2041, 2041, 803),
+    ],
 )
 def test_sums_of_whole_tiles_wait_beside_copies_of_b(dtype, m, n, k):
     """Half of the columns, made a whole number of tiles, is more than blocks have, unless that is one too."""

@@ -63,7 +63,7 @@ def shared(made: Gemm, side: str, a, b, c, target: Target, cuts: list[int]):
     return c
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("side", "ta", "tb"), SIDES)
 @pytest.mark.parametrize("blocking", [None, SMALL], ids=["by rule", "small"])
 def test_bits(side: str, ta: bool, tb: bool, dtype: str, blocking: Blocking | None) -> None:

@@ -51,7 +51,9 @@ def network(device: str, precision: str) -> md.Model:
 
 
 @needs_compiler
-@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bf16", marks=pytest.mark.long)]
+)
 def test_a_gradient_that_a_library_gave_is_cut_by_its_readers(precision: str) -> None:
     """The gradient of BatchNorm's result has no memory of its own, and training is what it is elsewhere."""
 

@@ -121,7 +121,7 @@ def test_statistics_of_shards_are_others() -> None:
     assert max(apart) > 1e-3
 
 
-@pytest.mark.parametrize("ranks", [3, 8])
+@pytest.mark.parametrize("ranks", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_other_numbers_of_ranks(ranks: int) -> None:
     """What they cannot share is whole on each."""
     expected = alone("dense")

@@ -277,7 +277,9 @@ def data() -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bf16", marks=pytest.mark.long)]
+)
 def test_training_takes_the_reference_s_steps(device: str, precision: str, data: Any) -> None:
     """With a last batch that is smaller, and several steps in one graph.
 

@@ -45,8 +45,17 @@ def refuse(*_: Any) -> Any:
     raise OutOfMemoryError("full")
 
 
-@pytest.mark.parametrize("places", [(there, there), (there, as_it_is), (as_it_is, there)])
-@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize(
+    ("places", "is_full"),
+    [
+        ((there, there), False),
+        ((there, as_it_is), True),
+        ((as_it_is, there), False),
+        pytest.param((there, there), True, marks=pytest.mark.long),
+        pytest.param((there, as_it_is), False, marks=pytest.mark.long),
+        pytest.param((as_it_is, there), True, marks=pytest.mark.long),
+    ],
+)
 def test_bits_are_those_of_batches_on_the_host(
     places: tuple[Any, Any], is_full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

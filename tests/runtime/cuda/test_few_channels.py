@@ -82,7 +82,7 @@ def step(seed: int, dtype: str) -> tuple[list[Node], dict[Node, np.ndarray]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])
 def test_random_convolutions_are_exact(device: str, dtype: str, launches: list[str]) -> None:
     """Sums of products of small integers: no bit may differ."""
     seeds = range(8 if device == "emulated" else 60)

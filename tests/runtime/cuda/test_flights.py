@@ -55,7 +55,7 @@ def one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
         {},
         {"batch_size": 29},
         {"validation_split": 0.2},
-        {"shuffle": False},
+        pytest.param({"shuffle": False}, marks=pytest.mark.long),
         {"class_weight": {k: 1.0 + k for k in range(5)}},
         pytest.param({"batch_size": lambda epoch: 8 + epoch}, marks=pytest.mark.long),
         pytest.param({"streams": 2000}, marks=pytest.mark.long),  # one after the other

@@ -227,7 +227,9 @@ def residual(**more: Any) -> md.Model:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bf16", marks=pytest.mark.long)]
+)
 def test_a_residual_network_predicts_in_one_call_for_each_convolution(
     device: str, precision: str
 ) -> None:

@@ -86,8 +86,8 @@ def test_seeds_and_rates(device: str, launched: list[int]) -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        lambda: optim.SGD(0.1),
-        lambda: optim.SGD(0.1, momentum=0.9, nesterov=True),
+        pytest.param(lambda: optim.SGD(0.1), marks=pytest.mark.long),
+        pytest.param(lambda: optim.SGD(0.1, momentum=0.9, nesterov=True), marks=pytest.mark.long),
         lambda: optim.AdamW(0.02, weight_decay=0.1),
         lambda: optim.RMSProp(optim.cosine(0.02, 9)),
     ],

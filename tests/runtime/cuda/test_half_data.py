@@ -18,8 +18,16 @@ HALVES: list[Any] = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("precision", ["float32", "mixed_fp16"])
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("float32", HALVES[1]),
+        ("mixed_fp16", HALVES[0]),
+        pytest.param("float32", HALVES[0], marks=pytest.mark.long),
+        pytest.param("mixed_fp16", HALVES[1], marks=pytest.mark.long),
+    ],
+    ids=str,
+)
 def test_arrays_of_the_host(device: str, dtype: Any, precision: str) -> None:
     x, y = samples(203, 61, 5)
     half = x.astype(dtype)

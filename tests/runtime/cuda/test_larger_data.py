@@ -63,7 +63,7 @@ def renewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_arrays_stream_with_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, little: None, device: str, shuffle: bool
 ) -> None:

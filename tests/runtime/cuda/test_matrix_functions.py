@@ -45,8 +45,15 @@ def no_calls_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("way", ["small kernels", "libraries"])
+@pytest.mark.parametrize(
+    ("way", "dtype"),
+    [
+        ("small kernels", "float32"),
+        ("libraries", "float64"),
+        pytest.param("small kernels", "float64", marks=pytest.mark.long),
+        pytest.param("libraries", "float32", marks=pytest.mark.long),
+    ],
+)
 def test_values_are_those_of_numpy(
     way: str, dtype: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

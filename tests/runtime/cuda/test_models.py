@@ -38,7 +38,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "optimizer",
-    [md.optim.SGD(0.3), md.optim.SGD(0.1, momentum=0.9), md.optim.Adam(0.01)],
+    [
+        md.optim.SGD(0.3),
+        pytest.param(md.optim.SGD(0.1, momentum=0.9), marks=pytest.mark.long),
+        md.optim.Adam(0.01),
+    ],
     ids=["sgd", "momentum", "adam"],
 )
 def test_fit_is_what_it_is_on_the_processor(device: str, optimizer: md.optim.Optimizer) -> None:

@@ -91,7 +91,7 @@ def test_values_and_their_numbers_are_one_launch_that_reads_the_image_once():
         assert engine is not None
 
 
-@pytest.mark.parametrize("half", ["mixed_bf16", "mixed_fp16"])
+@pytest.mark.parametrize("half", [pytest.param("mixed_bf16", marks=pytest.mark.long), "mixed_fp16"])
 def test_mixed_precision_stores_what_is_pooled_in_halves(half):
     from tests.runtime.cuda.emulator import emulated_device
 

@@ -48,8 +48,14 @@ def products(engine: Emulator) -> list[ProductNode]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("precision", OFF)
-@pytest.mark.parametrize("by_library", [False, True])
+@pytest.mark.parametrize(
+    ("by_library", "precision"),
+    [
+        pytest.param(by, precision, marks=() if by == (precision == "tf32") else pytest.mark.long)
+        for by in (False, True)
+        for precision in OFF
+    ],
+)
 def test_models_of_every_precision_run_in_slices(
     device: str, precision: str, by_library: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

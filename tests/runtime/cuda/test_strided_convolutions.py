@@ -226,7 +226,9 @@ def branched(**more: Any) -> md.Model:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bf16", marks=pytest.mark.long)]
+)
 def test_a_network_of_branches_trains(device: str, precision: str) -> None:
     rng = np.random.default_rng(17)
     x = rng.normal(size=(19, 8, 7, 3)).astype(np.float32)

@@ -47,10 +47,21 @@ def nothing(x: np.ndarray, y: np.ndarray) -> None:
     """The arrays stay as they are."""
 
 
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"validation_split": 0.2},
+    {"class_weight": {k: 1.0 + k for k in range(5)}},
+]
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("change", [nothing, swapped, with_other_signs])
 @pytest.mark.parametrize(
-    "settings", [{}, {"validation_split": 0.2}, {"class_weight": {k: 1.0 + k for k in range(5)}}]
+    ("settings", "change"),
+    [
+        pytest.param(settings, change, marks=() if n in (0, m) else pytest.mark.long)
+        for n, settings in enumerate(SETTINGS)
+        for m, change in enumerate([nothing, swapped, with_other_signs])
+    ],
 )
 def test_training_is_as_with_new_arrays(
     device: str, change: Callable[..., None], settings: dict[str, Any]
