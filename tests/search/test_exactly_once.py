@@ -104,6 +104,7 @@ def searched(method: str, workers: Workers, out: Path | None = None, resume: boo
         )  # fmt: skip
 
 
+@pytest.mark.usefixtures("quick_sync")
 @pytest.mark.parametrize("method", ["random", "cem", "halving", "asha", "median"])
 def test_every_history_gives_the_same_table_and_each_training_once(
     method: str, tmp_path: Path

@@ -6,7 +6,6 @@
 // CUDA has them below; that of doubles does not stand in for one of floats, since -Wfloat-conversion is an error.
 #define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
-#include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,13 +30,16 @@ static Index threadIdx, blockIdx, blockDim, gridDim;
 static const unsigned MOST_THREADS = 1024;
 enum State : char { RUNS, AT_WARP, AT_BLOCK, FINISHED };
 static State states[MOST_THREADS];
-static jmp_buf fibers[MOST_THREADS], scheduler;  // where each goes on; no call of the system to get there
-static unsigned current, begun;
+// Where each thread goes on, where fibers wait for another thread, and where the one goes on that lets them.
+// Jumps of the compiler's own take a few instructions.
+typedef void *Jump[5];
+static Jump threads[MOST_THREADS], idle[MOST_THREADS], scheduler;
+static unsigned current, begun, unfinished, idle_count;  // threads of a block are begun in their order
 static uint64_t slots[MOST_THREADS];
 
 static void wait(State where) {
   states[current] = where;
-  if (!_setjmp(fibers[current])) _longjmp(scheduler, 1);
+  if (!__builtin_setjmp(threads[current])) __builtin_longjmp(scheduler, 1);
 }
 static void __syncthreads() { wait(AT_BLOCK); }
 static void __syncwarp() { wait(AT_WARP); }
@@ -81,18 +83,32 @@ static unsigned drawn() {
 
 static void (*body)(void *);
 static void *body_data;
+// One thread after the other, until there is none that has not begun: then it waits for another block, of any
+// kernel of the module. So threads that wait for none share one fiber.
 static void fiber() {
-  for (;;) {  // for each block, of any kernel of the module
+  for (;;) {
     body(body_data);
-    wait(FINISHED);
+    states[current] = FINISHED;
+    --unfinished;
+    if (begun < blockDim.x * blockDim.y * blockDim.z) {
+      current = begun++;
+      if (++threadIdx.x < blockDim.x) continue;
+      threadIdx.x = 0;
+      if (++threadIdx.y < blockDim.y) continue;
+      threadIdx.y = 0;
+      ++threadIdx.z;
+    } else if (!__builtin_setjmp(idle[idle_count++])) {
+      __builtin_longjmp(scheduler, 1);
+    }
   }
 }
 static void go_on() {
-  if (_setjmp(scheduler)) return;
-  if (current < begun) _longjmp(fibers[current], 1);
+  if (__builtin_setjmp(scheduler)) return;
+  if (current < begun) __builtin_longjmp(threads[current], 1);
+  ++begun;
+  if (idle_count) __builtin_longjmp(idle[--idle_count], 1);
   static ucontext_t fresh;
   const size_t size = 64 << 10;
-  ++begun;
   getcontext(&fresh);
   fresh.uc_stack.ss_sp = malloc(size);
   fresh.uc_stack.ss_size = size;
@@ -112,20 +128,22 @@ static bool released(unsigned from, unsigned to, State where) {
   return any;
 }
 static bool some_go_on(unsigned count) {
-  bool any = false, left = false;
+  if (!unfinished) return false;
+  bool any = false;
   for (unsigned t = 0; t < count; t += 32) any |= released(t, t + 32 < count ? t + 32 : count, AT_WARP);
   any |= released(0, count, AT_BLOCK);
-  for (unsigned t = 0; t < count; ++t) left |= states[t] != FINISHED;
-  if (left && !any) {
+  if (!any) {
     fprintf(stderr, "threads wait for others that never come\n");
     abort();
   }
-  return left;
+  return true;
 }
 
 static void run_block() {
   const unsigned count = blockDim.x * blockDim.y * blockDim.z;
   memset(states, RUNS, count);
+  begun = 0;
+  unfinished = count;
   do
     for (unsigned t = 0; t < count; ++t) {
       if (states[t] != RUNS) continue;
