@@ -78,7 +78,7 @@ class Binding:
 
 
 def group_named(name: str, ranks: int, call: str) -> Communicator:
-    """The communicator of a group.
+    """The communicator of a group, for a call of all its ranks.
 
     Raises:
         CommunicationError: if nobody bound it, or it has another number of ranks than the graph says.
@@ -86,6 +86,11 @@ def group_named(name: str, ranks: int, call: str) -> Communicator:
     witnesses = _witnesses.get()
     if witnesses is not None:
         _ask(witnesses)
+    return group_of(name, ranks, call)
+
+
+def group_of(name: str, ranks: int, call: str) -> Communicator:
+    """As `group_named`, for what is no call, such as the wait for one: no rank is asked."""
     found = _bound.get().get(name)
     if found is None and name == WORLD:
         found = world()
@@ -130,6 +135,11 @@ def telling() -> Iterator[None]:
         raise
     finally:
         _witnesses.reset(token)
+
+
+def is_telling() -> bool:
+    """Whether this thread is in `telling`: it uses the communicator between any two collectives."""
+    return _witnesses.get() is not None
 
 
 class _ToldError(Exception):

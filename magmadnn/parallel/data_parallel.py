@@ -39,7 +39,7 @@ class DataParallel(TrainingWay):
             "parameters": each rank keeps an equal piece of parameters, gradients and moments; parameters of
             a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). The
             bits do not depend on the number of ranks. Optimisers have to look at elements alone: no
-            norms. On the CPU only.
+            norms.
         sync: whether layers that look at batches (BatchNorm) see the whole batch, with sums over ranks in
             the middle of the step. There are no shards then: numbers are those of `fit` without `parallel=`,
             but for the order of sums, which depends on the number of ranks.
@@ -108,9 +108,9 @@ class DataParallel(TrainingWay):
 
             return PlacedStep
         if self.shard == "parameters":
-            from .sharding.parameters import LayersStep
+            from .sharding.parameters import PiecesStep
 
-            return LayersStep
+            return PiecesStep
         if self.shard is not None:
             from .sharding.moments import step_of
 
@@ -136,7 +136,7 @@ class DataParallel(TrainingWay):
 
     def own_rows(self, count: int) -> slice:
         """Which of `count` rows of a batch belong to this rank."""
-        if self.sync or (self.shard is not None and self._is_on_gpu):
+        if self.sync or (self.shard == "optimiser" and self._is_on_gpu):
             return even_rows(self.workers(), count)
         return shard_rows(self.workers(), count, self.parts)
 

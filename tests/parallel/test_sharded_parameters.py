@@ -1,7 +1,9 @@
-"""Parameters of which each rank keeps a piece: the bits of `DataParallel`, a part of its memory."""
+"""Parameters of which each rank keeps a piece: the bits of `DataParallel`, in one program."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,13 @@ import pytest
 
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import DeviceError, MagmaDNNError, NumericError
+from magmadnn.graph.node import VARIABLE
+from magmadnn.parallel.sharding.parameters import PiecesSlices
 from magmadnn.storage.checkpoint import parameters_sha256
+from tests.comm.test_launch import launched
 
 DRAW = np.random.default_rng(13)
 X = DRAW.normal(size=(103, 5)).astype(np.float32)  # the last batch of 32 has 7 rows
@@ -63,12 +70,56 @@ def trained(comm: Communicator, case: str, shard: Any, **options: Any) -> tuple[
     return (sha, state, [row["loss"] for row in history.rows]), step
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_bits_are_those_of_data_parallel(case: str) -> None:
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps each call had."""
+    found: list[int] = []
+    known = PiecesSlices.run
+
+    def run(self: PiecesSlices, order: Any, count: int, follows: bool = False) -> Any:
+        found.append(count)
+        return known(self, order, count, follows)
+
+    monkeypatch.setattr(PiecesSlices, "run", run)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case", "numbers"),
+    [
+        ("dense", (1, 2, 3, 4)),
+        pytest.param(
+            "dense", (8,), marks=pytest.mark.long
+        ),  # the last batch has no row for one of them
+        pytest.param("groups", (1, 3), marks=pytest.mark.long),
+        pytest.param("images", (1, 2, 3), marks=pytest.mark.long),
+    ],
+)
+def test_bits_are_those_of_data_parallel(
+    case: str, numbers: tuple[int, ...], runs: list[int]
+) -> None:
+    """In calls of many steps, and batch by batch where the last one of an epoch has fewer rows."""
     expected = simulate(1, lambda comm: trained(comm, case, None))[0][0]
-    for ranks in (1, 2, 3, 8):
+    for ranks in numbers:
+        runs.clear()
         for found, _ in simulate(ranks, lambda comm: trained(comm, case, "parameters")):
             assert found == expected
+        assert sum(runs) == ranks * 2 * (len(CASES[case][1]) // 32)
+        assert case == "images" or max(runs) > 1
+
+
+def test_batch_by_batch_gives_the_bits_of_many_steps_in_a_call(runs: list[int]) -> None:
+    class Looks(md.callbacks.Callback):
+        def batches(self, fit: Any) -> int:
+            return 1
+
+    together = simulate(2, lambda comm: trained(comm, "dense", "parameters")[0])
+    assert runs
+    runs.clear()
+    assert together == simulate(
+        2, lambda comm: trained(comm, "dense", "parameters", callbacks=[Looks()])[0]
+    )
+    assert not runs
 
 
 def test_each_rank_keeps_its_piece() -> None:
@@ -86,16 +137,63 @@ def test_each_rank_keeps_its_piece() -> None:
 
     def run(comm: Communicator) -> Any:
         _, step = trained(comm, "dense", "parameters", callbacks=[Looks()])
-        return step.own_bytes, step.most_gathered, step.text({"batch": 32})
+        _, executable = step._programs[32]
+        variables = [n for n in executable.program.leaves if n.op is VARIABLE and n.ndim]
+        kept = sum(
+            n.value.nbytes for n in variables if not str(n.name).startswith("batch_norm_1/running")
+        )
+        most = most_gathered(executable.native.plan)
+        return step.own_bytes, kept, most, step.text({"batch": 32})
 
     for ranks in (2, 3):
         found = simulate(ranks, run)
         assert sum(own for own, *_ in found) == 3 * 4 * sum(SIZES)
-        for own, gathered, text in found:
+        for own, kept, most, text in found:
             assert own <= 3 * 4 * (sum(SIZES) // ranks + 3)  # rounded up, in each of three groups
-            assert gathered <= 2 * 4 * LARGEST < 4 * 3 * sum(SIZES)
+            assert own == kept  # a step reads and writes no other parameters and moments
+            assert 4 * LARGEST <= most <= 4 * (LARGEST + ranks)  # one group, the next is on its way
             assert f"of {ranks} keeps" in text and "group 1: dense_2" in text
+            assert "3 groups of layers; 4 gathers" in text  # the first layer's not on the way back
     assert set(seen) == {0}
+
+
+def most_gathered(plan: NativePlan) -> int:
+    """Bytes of gathered parameters that there are at a time, at most."""
+    lives = []
+    for work in plan.work:
+        node = work.region.nodes[0]
+        if node.op.name == "_gather_wait":
+            users = [w for w in plan.work if node in {plan.layouts.bases[i] for i in w.region.read}]
+            size = int(np.prod(node.shape)) * node.dtype.itemsize
+            lives.append((work.phase, max(w.phase for w in users), size))
+    phases = range(max(last for _, last, _ in lives) + 1)
+    return max(sum(n for first, last, n in lives if first <= k <= last) for k in phases)
+
+
+def test_gathers_and_sums_begin_while_others_are_computed() -> None:
+    """In the plan: a gather begins before products with what was gathered before, and ends behind them."""
+
+    def run(comm: Communicator) -> Any:
+        _, step = trained(comm, "dense", "parameters", epochs=1)
+        return step._programs[32][1].native.plan
+
+    plan = simulate(2, run)[0]
+    calls: dict[str, list[int]] = {}
+    products = []
+    for work in sorted(plan.work, key=lambda w: w.phase):
+        node = work.region.nodes[0]
+        if work.region.kind is RegionKind.COLLECTIVE:
+            calls.setdefault(node.op.name, []).append(work.phase)
+        elif work.region.kind is RegionKind.GEMM:
+            products.append((work.phase, tuple(node.shape)))
+    # of four shards of this rank
+    first = [phase for phase, shape in products if shape == (4, 17)][:4]
+    second = [phase for phase, shape in products if shape == (4, 11)][:4]
+    begun, ended = calls["_gather_begin"], calls["_gather_wait"]
+    assert ended[0] <= begun[1] <= min(first) and max(first) < ended[1] <= min(second)
+    assert begun[2] <= min(second) and max(second) < ended[2]
+    own = [phase for phase, shape in products if shape == (5, 17)]  # gradients of the first layer
+    assert calls["_share_begin"][0] < max(own) and calls["_share_wait"][0] < max(own)
 
 
 @pytest.mark.parametrize("shard", ["parameters", "optimiser", None])
@@ -144,3 +242,48 @@ def test_mistakes() -> None:
         MagmaDNNError, match=r"looks at whole gradients, .* use shard='optimiser', or a part"
     ):
         simulate(2, run)
+
+
+SCRIPT = """
+import json
+
+import numpy as np
+
+import magmadnn as md
+from magmadnn.errors import NumericError
+from magmadnn.storage.checkpoint import parameters_sha256
+from tests.parallel.test_sharded_parameters import X, Y
+
+comm, told = md.comm.world(), []
+for bad in (False, True):
+    x = X.copy()
+    x[90, 2] = 3e38 if bad else x[90, 2]
+    layers = [md.layers.Input((5,)), md.layers.Dense(7), md.layers.Dropout(0.2), md.layers.Dense(3)]
+    model = md.Model(layers, loss="cross_entropy", optimizer=md.optim.Adam(0.01), seed=1)
+    kernel = model.parameters()[0].node.value
+    kernel.write(np.full(kernel.shape, 2, np.float32))  # twice 3e38 is infinity
+    way = md.parallel.DataParallel(shard="parameters")
+    try:
+        model.fit(x, Y, batch_size=32, epochs=2, verbose=False, parallel=way, shuffle=False)
+    except NumericError as error:
+        told.append(str(error))
+    told.append(parameters_sha256(model.values().items()))
+    told.append(model.evaluate(X, Y)["loss"])
+told = comm.exchange(told)
+if comm.rank == 0:
+    print(json.dumps(told))
+"""
+
+
+def test_processes_train_and_tell_of_nan(tmp_path: Path) -> None:
+    """Calls of a thread beside the steps: the bits of one rank, and after NaN the weights of before."""
+    pytest.importorskip("mpi4py")
+    told = []
+    for ranks in (1, 2):
+        code, out, errors, _ = launched(tmp_path, ranks, SCRIPT, "")
+        assert code == 0, errors
+        told += json.loads(out.splitlines()[-1])
+    for sha, loss, error, after, again in told:
+        assert [sha, loss, after] == [told[0][0], told[0][1], told[0][3]]
+        assert sha != after and loss != again and np.isfinite(again)
+        assert "NaN" in error or "infinity" in error

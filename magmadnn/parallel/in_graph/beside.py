@@ -15,7 +15,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from magmadnn.comm import Communicator
-from magmadnn.comm.groups import Binding
+from magmadnn.comm.groups import Binding, is_telling
 from magmadnn.graph.op import Array
 
 _MOST_SPANS: Final = 1 << 12
@@ -48,7 +48,8 @@ class Span:
 class Beside:
     """What is under way on one communicator.
 
-    Simulated ranks take turns, so their calls are made where they are begun.
+    Simulated ranks take turns, so their calls are made where they are begun; so are those of a thread that
+    asks all ranks before each call (`telling`).
 
     Attributes:
         spans: of the last calls.
@@ -67,7 +68,7 @@ class Beside:
             with binding.here():
                 return call(), time.perf_counter()
 
-        if self._threads is None:
+        if self._threads is None or is_telling():
             future: Future[Any] = Future()
             future.set_result(run())
         else:

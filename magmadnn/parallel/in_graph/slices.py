@@ -63,6 +63,7 @@ class RanksSlices(StepSlices):
         rows: Mapping[Node, Array],
         bounds: Sequence[int],
         way: Mapping[str, Any],
+        executable: Executable | None = None,
     ) -> RanksSlices | None:
         """Slices over these arrays.
 
@@ -73,11 +74,13 @@ class RanksSlices(StepSlices):
             rows: an array for each placeholder of a shard.
             bounds: where the shards of a batch begin.
             way: executor, precision and device.
+            executable: of `whole`, where it is made already.
 
         Returns:
             None where a part of the step has to run in Python.
         """
-        executable = Executable(whole.outputs, whole.updates, training=True, **way)
+        if executable is None:
+            executable = Executable(whole.outputs, whole.updates, training=True, **way)
         data = {Operation(whole.data[node]): array for node, array in rows.items()}
         comm, tree = step.ranks
         own = bounds[tree.last] - bounds[tree.first]

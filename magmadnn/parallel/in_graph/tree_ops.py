@@ -8,13 +8,14 @@ leaves, not on the ranks. Graphs of GPUs need no second op: a call runs beside a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from magmadnn.comm.gpu.meeting import gpus_of
 from magmadnn.comm.gpu.nccl import NcclCommunicator
-from magmadnn.comm.groups import group_named
+from magmadnn.comm.groups import group_named, group_of
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords
@@ -26,19 +27,22 @@ from .beside import beside
 GROUP: Final = "data parallel"  # bound by whoever runs the step
 
 
-def _begin(blocks: Array, before: Array, ranks: int, leaves: int, number: int) -> Array:
+def _begin(
+    blocks: Array, *before: Array, ranks: int, leaves: int, number: int, there: Sequence[int] | None
+) -> Array:
     comm = group_named(GROUP, ranks, "tree_begin")
 
     def total() -> Array:
-        like = np.empty(blocks.shape[1], blocks.dtype)
-        return TreeSum(comm, leaves).all_sum(list(blocks), like, range(leaves))
+        tree, known = TreeSum(comm, leaves), range(leaves) if there is None else there
+        own = list(blocks) if tree.blocks(comm.rank, known) else []
+        return tree.all_sum(own, np.empty(blocks.shape[1], blocks.dtype), known)
 
     beside(comm).begin(number, blocks.nbytes, total)
     return np.zeros(1, np.int64)
 
 
 def _wait(blocks: Array, begun: Array, ranks: int, number: int) -> Array:
-    return beside(group_named(GROUP, ranks, "tree_wait")).result(number)
+    return beside(group_of(GROUP, ranks, "tree_wait")).result(number)
 
 
 def _sum(blocks: Array, ranks: int) -> Array:
@@ -76,8 +80,8 @@ _NO_GRADIENT: Final = NoGradient("it is part of an update")
 
 tree_begin: Op = Op(
     name="_tree_begin",
-    args=("blocks", "before"),
-    formula="begins the sum of all ranks' blocks [blocks, n] over the leaves of a tree, behind `before`",
+    args=("blocks", "*before"),
+    formula="begins the sum of all ranks' blocks [blocks, n] over leaves `there` of a tree, behind `before`",
     kind=OpKind.COLLECTIVE,
     shapes=_token_shape,
     dtypes=_token_dtype,
@@ -85,7 +89,7 @@ tree_begin: Op = Op(
     vjp=_NO_GRADIENT,
     reference=_begin,
     samples=_no_samples,
-    attributes={"ranks": REQUIRED, "leaves": REQUIRED, "number": REQUIRED},
+    attributes={"ranks": REQUIRED, "leaves": REQUIRED, "number": REQUIRED, "there": None},
 )
 
 tree_wait: Op = Op(
@@ -117,3 +121,7 @@ sum_of_ranks: Op = Op(
     attributes={"ranks": REQUIRED},
     on_device=_sum_on_gpu,
 )
+
+# Waits in front of all updates: for steps that also run one at a time, in which ranks ask each other before
+# variables are written whether the outputs are finite, when no call may be under way.
+tree_wait_first: Op = replace(tree_wait, name="_tree_wait_first", arrives=False)

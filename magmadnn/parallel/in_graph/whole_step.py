@@ -30,7 +30,7 @@ from magmadnn.parallel.buckets import size_of
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.tensor import Operation
 
-from .tree_ops import sum_of_ranks, tree_begin, tree_wait
+from .tree_ops import sum_of_ranks, tree_begin, tree_wait, tree_wait_first
 
 BUCKET_BYTES: Final = 1 << 18
 GPU_BUCKET_BYTES: Final = 16 << 20  # of which links reach their rate
@@ -109,54 +109,89 @@ def whole_step(
     if len(nodes) * len(shards) > MOST_NODES:
         return None
     first, leaves = bounds[tree.first], len(bounds) - 1
-    whole = {
-        node: placeholder(
-            node.attributes.get("name", node.label),
-            Spec((bounds[tree.last] - first, *node.shape[1:]), node.dtype),
-        )
-        for node in data
-    }
+    whole = rows_of_rank(data, bounds[tree.last] - first)
 
     def leaf(shard: int) -> list[Operation]:
         rows = slice(bounds[shard] - first, bounds[shard + 1] - first)
-        instead = {node: Operation(one)[rows].node for node, one in whole.items()}
-        for node, step in graph.counters:
-            more = constant(np.asarray(shard * step, node.dtype))
-            instead[node] = (Operation(node) + Operation(more)).node
-        return [Operation(node) for node in rebuild(roots, instead)]
+        return [Operation(node) for node in rebuild(roots, of_shard(graph, whole, shard, rows))]
 
-    found = tree.own(leaf, range(leaves), _added)
+    found = tree.own(leaf, range(leaves), added)
     small = ops.stack([one[0] for one in found])
-    sums = _Sums(ranks, leaves, is_on_gpu)
+    sums = Sums(ranks, leaves, is_on_gpu)
     head = sums.of([[one[0][1:3]] for one in found])[0]
     order = range(len(graph.values), 0, -1)
     totals = dict(zip(order, sums.of([[one[k] for k in order] for one in found]), strict=True))
     instead = {graph.total: head[0].node, graph.rows: head[1].node}
     instead |= {node: totals[k].node for k, node in enumerate(graph.sums, 1)}
-    wanted = [new for _, new in graph.updates]
-    fresh = rebuild(wanted, instead)
+    return WholeStep(whole, [small.node], updated(graph, instead, leaves), sums.nbytes)
+
+
+def rows_of_rank(data: Sequence[Node], count: int) -> dict[Node, Node]:
+    """Placeholders of so many rows, for those of a shard."""
+    return {
+        node: placeholder(
+            node.attributes.get("name", node.label), Spec((count, *node.shape[1:]), node.dtype)
+        )
+        for node in data
+    }
+
+
+def of_shard(
+    graph: ShardGraph, whole: Mapping[Node, Node], shard: int, rows: slice
+) -> dict[Node, Node]:
+    """What stands for placeholders and counters in the graph of a shard, which has these rows of a rank's."""
+    instead = {node: Operation(one)[rows].node for node, one in whole.items()}
+    for node, step in graph.counters:
+        more = constant(np.asarray(shard * step, node.dtype))
+        instead[node] = (Operation(node) + Operation(more)).node
+    return instead
+
+
+def updated(graph: ShardGraph, instead: Mapping[Node, Node], leaves: int) -> list[Updated]:
+    """What a step updates, with sums in place of their placeholders; counters go on by all shards."""
+    fresh = rebuild([new for _, new in graph.updates], instead)
+    changed = [(target, new) for (target, _), new in zip(graph.updates, fresh, strict=True)]
     counted = [
         (node, (Operation(node) + Operation(constant(np.asarray(leaves * n, node.dtype)))).node)
         for node, n in graph.counters
     ]
-    changed = [(target, new) for (target, _), new in zip(graph.updates, fresh, strict=True)]
-    return WholeStep(whole, [small.node], [*changed, *counted], sums.nbytes)
+    return [*changed, *counted]
 
 
 def _is_symbol(size: object) -> bool:
     return isinstance(size, Dim) and size.is_symbol
 
 
-def _added(left: list[Operation], right: list[Operation]) -> list[Operation]:
+def added(left: list[Operation], right: list[Operation]) -> list[Operation]:
+    """The sums of two blocks' values."""
     return [one + other for one, other in zip(left, right, strict=True)]
 
 
-class _Sums:
-    """Sums of the blocks of all ranks, some values at a time."""
+class Sums:
+    """Sums of the blocks of all ranks, some values at a time.
 
-    def __init__(self, ranks: int, leaves: int, is_on_gpu: bool) -> None:
+    Args:
+        ranks: how many there are.
+        leaves: of the tree.
+        is_on_gpu: whether they are calls among GPUs, of more bytes.
+        there: the leaves that there are; None for all.
+        first: the number of the first sum.
+        behind: whether sums are waited for behind all that does not need them.
+
+    Attributes:
+        nbytes: of each sum.
+        begun: what begins each.
+    """
+
+    def __init__(
+        self, ranks: int, leaves: int, is_on_gpu: bool, there: Sequence[int] | None = None, first: int = 0,
+        behind: bool = True,
+    ) -> None:  # fmt: skip
+        self._wait = tree_wait if behind else tree_wait_first
         self._ranks, self._leaves, self._is_on_gpu = ranks, leaves, is_on_gpu
         self._limit = GPU_BUCKET_BYTES if is_on_gpu else BUCKET_BYTES
+        self._there, self._first = None if there is None else tuple(there), first
+        self.begun: list[Operation] = []
         self._before = Operation(constant(np.zeros(1, np.int64)))
         self.nbytes: list[int] = []
 
@@ -184,10 +219,14 @@ class _Sums:
         """The sum of all ranks' blocks."""
         if self._is_on_gpu:
             total: Operation = sum_of_ranks(blocks, ranks=self._ranks)
-        else:
-            how = {"ranks": self._ranks, "number": len(self.nbytes)}
-            self._before = tree_begin(blocks, self._before, leaves=self._leaves, **how)
-            total = tree_wait(blocks, self._before, **how)
+            self.begun.append(total)
+            return total
+        how = {"ranks": self._ranks, "number": self._first + len(self.nbytes)}
+        of_tree = {"leaves": self._leaves, "there": self._there}
+        begun = tree_begin(blocks, [self._before], **of_tree, **how)
+        self._before = begun
+        self.begun.append(begun)
+        total = self._wait(blocks, begun, **how)
         return total
 
 

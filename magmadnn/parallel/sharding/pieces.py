@@ -1,7 +1,8 @@
 """Parameters of some layers end to end, of which each rank keeps an equal piece.
 
-The elements of parameters of one dtype, in C order, make a vector of n elements; rank r of P has those from
-n * r // P to n * (r + 1) // P, so a large kernel is shared by all ranks.
+The elements of parameters of one dtype, in C order, make a vector, which is cut into as many rows of n
+elements as there are ranks: row r is rank r's piece, so a large kernel is shared by all ranks. The end of the
+last rows, and what lies between parameters that begin at multiples of `align`, are zeros that nobody keeps.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn import ops
 from magmadnn.comm import Communicator
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.node import placeholder
+from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.op import Array
 from magmadnn.parallel.buckets import size_of
-from magmadnn.parallel.tree import cuts
 from magmadnn.runtime.variables import tensor_of
-from magmadnn.tensor import Tensor, Variable
+from magmadnn.tensor import Operation, Tensor, Variable
 
 
 @dataclass
@@ -48,16 +49,19 @@ class Piece:
         """Of the whole parameter."""
         return self.whole.shape
 
+    @property
+    def count(self) -> int:
+        """Elements that this rank has."""
+        return 0 if self.own is None else int(self.own.shape[0])
+
     def cut(self, whole: Array) -> Array:
         """This rank's elements of a whole array, as a vector."""
-        count = 0 if self.own is None else int(self.own.shape[0])
-        return np.ravel(whole)[self.first : self.first + count].copy()
+        return np.ravel(whole)[self.first : self.first + self.count].copy()
 
     def together(self, comm: Communicator, own: Array | None) -> Array:
         """The whole array from all ranks' elements; all of them call it."""
         mine = np.empty(0, self.whole.dtype) if own is None else np.ascontiguousarray(own)
-        dtype = self.whole.dtype if own is None else mine.dtype
-        flat: Array = comm.all_gather(np.asarray(mine, dtype), counts=self.counts)
+        flat: Array = comm.all_gather(mine, counts=self.counts)
         return flat.reshape(self.whole.shape)
 
 
@@ -68,51 +72,50 @@ class Group:
         number: its place in the order of computation.
         parameters: in the order of their gradients.
         communicator: the ranks.
+        align: elements whose multiples parameters begin at.
 
     Attributes:
         pieces: of this rank, of each parameter.
-        bounds: where each rank's piece of a vector begins, by dtype, and its length.
+        each: elements of a rank's piece, by dtype.
     """
 
-    def __init__(self, number: int, parameters: Sequence[Node], communicator: Communicator) -> None:
+    def __init__(
+        self, number: int, parameters: Sequence[Node], communicator: Communicator, align: int = 1
+    ) -> None:
         self.number, self._comm = number, communicator
-        self.pieces: list[Piece] = []
-        self.bounds: dict[np.dtype[Any], list[int]] = {}
+        self.each: dict[np.dtype[Any], int] = {}
         self._starts: dict[Node, int] = {}
-        self.fed = {p: placeholder(str(p.name), p.spec) for p in parameters}
         lengths: dict[np.dtype[Any], int] = {}
         for node in parameters:
-            self._starts[node] = lengths.get(node.dtype, 0)
-            lengths[node.dtype] = self._starts[node] + size_of(node.spec)
+            start = -(-lengths.get(node.dtype, 0) // align) * align
+            self._starts[node], lengths[node.dtype] = start, start + size_of(node.spec)
         for dtype, length in lengths.items():
-            self.bounds[dtype] = cuts(length, communicator.size)
+            self.each[dtype] = -(-length // communicator.size)
         self.pieces = [self._piece(node) for node in parameters]
 
     def _piece(self, node: Node) -> Piece:
-        bounds, start, rank = self.bounds[node.dtype], self._starts[node], self._comm.rank
-        inside = np.clip(bounds, start, start + size_of(node.spec)).tolist()
+        each, start, rank = self.each[node.dtype], self._starts[node], self._comm.rank
+        rows = np.arange(self._comm.size + 1) * each
+        inside = np.clip(rows, start, start + size_of(node.spec)).tolist()
         counts = [b - a for a, b in pairwise(inside)]
-        first, at = inside[rank] - start, max(inside[rank] - bounds[rank], 0)
+        first, at = inside[rank] - start, max(inside[rank] - rank * each, 0)
         if not counts[rank]:
             return Piece(node, counts, first, at, None, None)
         own = Variable(str(node.name), Tensor((counts[rank],), dtype=node.dtype)).node
-        wide = np.dtype(np.float64 if node.dtype == np.float64 else np.float32)
-        gradient = placeholder(f"own_gradient_of_{node.name}", Spec((counts[rank],), wide))
+        gradient = placeholder(f"own_gradient_of_{node.name}", Spec(own.shape, node.dtype))
         return Piece(node, counts, first, at, own, gradient)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all its parameters, whole."""
-        return sum(bounds[-1] * dtype.itemsize for dtype, bounds in self.bounds.items())
+        return sum(size_of(p.whole.spec) * p.whole.dtype.itemsize for p in self.pieces)
 
     @property
     def own_bytes(self) -> int:
         """Bytes of this rank's pieces of its parameters."""
-        return sum(
-            int(np.prod(p.own.shape)) * p.own.dtype.itemsize
-            for p in self.pieces
-            if p.own is not None
-        )
+        return sum(p.count * p.whole.dtype.itemsize for p in self.pieces)
+
+    # --- values -----------------------------------------------------------------------------------
 
     def take(self) -> None:
         """Keep this rank's pieces of the whole values, whose memory is given back."""
@@ -125,32 +128,71 @@ class Group:
 
     def give(self) -> None:
         """All ranks have whole values again; all of them call it."""
-        found = self.gathered(self.sources())
-        for piece in self.pieces:
-            held = tensor_of(piece.whole)
-            held.bring_back()
-            held.write(found[self.fed[piece.whole]])
+        for dtype, each in self.each.items():
+            row = np.zeros(each, dtype)
+            for piece in self._of(dtype):
+                if piece.own is not None:
+                    row[piece.at : piece.at + piece.count] = piece.own.value.read()
+            vector = self._comm.all_gather(row)
+            for piece in self._of(dtype):
+                start = self._starts[piece.whole]
+                held = tensor_of(piece.whole)
+                held.bring_back()
+                flat = vector[start : start + size_of(piece.whole.spec)]
+                held.write(flat.reshape(piece.whole.shape))
 
-    def sources(self) -> list[Array]:
-        """This rank's piece of the vector of each dtype, in the order of `bounds`."""
-        found = []
-        for dtype in self.bounds:
-            own = [
-                p.own.value.read()
-                for p in self.pieces
-                if p.own is not None and p.own.dtype == dtype
-            ]
-            found.append(np.concatenate(own) if own else np.empty(0, dtype))
+    # --- graphs -----------------------------------------------------------------------------------
+
+    def row(self, dtype: np.dtype[Any]) -> Operation:
+        """This rank's row of the vector, [each], from what it keeps."""
+        own = [(p.at, Operation(p.own)) for p in self._of(dtype) if p.own is not None]
+        return end_to_end(own, self.each[dtype], dtype)
+
+    def whole(self, dtype: np.dtype[Any], rows: Operation) -> dict[Node, Node]:
+        """Parameters, from the rows of all ranks, [ranks, each]."""
+        vector, found = ops.reshape(rows, (self._comm.size * self.each[dtype],)), {}
+        for piece in self._of(dtype):
+            start = self._starts[piece.whole]
+            flat = vector[start : start + size_of(piece.whole.spec)]
+            found[piece.whole] = ops.reshape(flat, piece.whole.shape).node
         return found
 
-    def gathered(self, sources: Sequence[Array]) -> dict[Node, Array]:
-        """Whole parameters, by what stands for them in programs; all ranks call it."""
-        vectors = {}
-        for source, (dtype, bounds) in zip(sources, self.bounds.items(), strict=True):
-            vectors[dtype] = self._comm.all_gather(source, counts=np.diff(bounds).tolist())
-        found = {}
-        for node, fed in self.fed.items():
-            start = self._starts[node]
-            flat = vectors[node.dtype][start : start + size_of(node.spec)]
-            found[fed] = flat.reshape(node.shape)
+    def rows(self, dtype: np.dtype[Any], values: Sequence[Operation]) -> Operation:
+        """Values of the shapes of the parameters of a dtype as the rows of all ranks, [ranks, each]."""
+        ranks, each, pairs = self._comm.size, self.each[dtype], []
+        for piece, value in zip(self._of(dtype), values, strict=True):
+            flat = ops.reshape(value, (size_of(piece.whole.spec),))
+            pairs.append((self._starts[piece.whole], flat))
+        found: Operation = ops.reshape(end_to_end(pairs, ranks * each, dtype), (ranks, each))
         return found
+
+    def gradients(self, dtype: np.dtype[Any], row: Operation) -> dict[Node, Node]:
+        """What stands for gradients of this rank's pieces, from its row of their sums."""
+        return {
+            p.gradient: row[p.at : p.at + p.count].node
+            for p in self._of(dtype)
+            if p.gradient is not None
+        }
+
+    def members(self, dtype: np.dtype[Any]) -> list[Node]:
+        """The parameters of a dtype, in the order of the vector."""
+        return [piece.whole for piece in self._of(dtype)]
+
+    def _of(self, dtype: np.dtype[Any]) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.whole.dtype == dtype]
+
+
+def end_to_end(
+    parts: Sequence[tuple[int, Operation]], length: int, dtype: np.dtype[Any]
+) -> Operation:
+    """Vectors in one vector, each from a place on, in their order; zeros where there is none."""
+    found: list[Operation] = []
+    at = 0
+    for start, value in [*parts, (length, None)]:
+        if start > at:
+            found.append(Operation(constant(np.zeros(start - at, dtype))))
+        if value is not None:
+            found.append(value)
+            at = start + size_of(value.node.spec)
+    vector: Operation = found[0] if len(found) == 1 else ops.concat(found, axis=0)
+    return vector

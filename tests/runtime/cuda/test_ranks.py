@@ -25,6 +25,7 @@ import magmadnn as md
 from magmadnn.comm.gpu import meeting
 from magmadnn.parallel.in_graph import slices, whole_step
 from magmadnn.parallel.placements import slices as placed, step as placed_step
+from magmadnn.parallel.sharding import parameters as pieces
 from magmadnn.runtime.cuda.schedule import launches
 from magmadnn.runtime.cuda.schedule.hazards import edges_of
 from tests.runtime.cuda.emulator import emulated_device
@@ -119,12 +120,13 @@ def fit(device, way):
 WAYS = {
     "data": md.parallel.DataParallel, "statistics": lambda: md.parallel.DataParallel(sync=True),
     "moments": lambda: md.parallel.DataParallel(shard="optimiser"),
+    "parameters": lambda: md.parallel.DataParallel(shard="parameters"),
     "model": md.parallel.ModelParallel,
     "hybrid": lambda: md.parallel.Hybrid({"dense_1": "data", "dense_2": "columns"})
 }
 alone = fit("cpu", False)
 if not real:
-    slices.meet = placed_step.meet = meet
+    slices.meet = placed_step.meet = pieces.meet = meet
 slices.RanksSlices.run = counted(slices.RanksSlices.run)
 placed.PlacedSlices.run = counted(placed.PlacedSlices.run)
 launches.calls_of = calls_of
@@ -142,6 +144,7 @@ KINDS = {
     "data": ["sum"],
     "statistics": ["gather", "sum"],
     "moments": ["gather", "scatter", "sum"],
+    "parameters": ["gather", "scatter", "sum"],
     "model": ["sum"],
     "hybrid": ["exchange", "gather", "scatter", "sum"],
 }
