@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.comm import Communicator, simulate
+from magmadnn.comm import Communicator, bound, simulate
+from magmadnn.comm.groups import telling
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import NumericError
 from magmadnn.parallel.in_graph import whole_step
+from magmadnn.parallel.in_graph.beside import Beside
 from magmadnn.parallel.in_graph.slices import RanksSlices
 from tests.comm.test_launch import launched
 
@@ -172,6 +176,21 @@ def some_end_before_they_are_wanted(folder: Path) -> bool:
         waited = any(a["dur"] > 0 == b["dur"] for a, b in zip(under_way, waits, strict=True))
         early.append(waited and any(span[2] < span[3] for span in spans if span[0]))
     return all(early)
+
+
+def test_calls_are_made_at_once_while_ranks_look_for_a_mistake() -> None:
+    """They ask each other before each call then, which no other thread may come between."""
+
+    def run(comm: Communicator) -> list[bool]:
+        found = []
+        for context in (nullcontext(), telling()):
+            with bound(comm), context:
+                calls = Beside(is_simulated=False)
+                calls.begin(0, 0, lambda: np.array(threading.get_ident()))
+                found.append(int(calls.result(0)) == threading.get_ident())
+        return found
+
+    assert simulate(2, run) == [[False, True]] * 2
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

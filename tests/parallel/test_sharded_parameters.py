@@ -50,7 +50,19 @@ def images() -> md.Model:
     )  # fmt: skip
 
 
+def halves() -> md.Model:
+    layers = md.layers
+    return md.Model(
+        [
+            layers.Input((5,)), layers.Dense(17, activation="relu"), layers.LayerNorm(), layers.Dense(16),
+            layers.Dense(3),
+        ],
+        loss="cross_entropy", optimizer=md.optim.Adam(0.01), precision="mixed_bf16", seed=3,
+    )  # fmt: skip
+
+
 CASES: dict[str, Any] = {
+    "halves": (halves, X, {}),  # only what products read is rounded
     "dense": (network, X, {}),
     "groups": (network, X, {"accumulate": 3}),
     "images": (images, IMAGES, {}),
@@ -93,6 +105,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ),  # the last batch has no row for one of them
         pytest.param("groups", (1, 3), marks=pytest.mark.long),
         pytest.param("images", (1, 2, 3), marks=pytest.mark.long),
+        pytest.param("halves", (1, 2), marks=pytest.mark.long),
     ],
 )
 def test_bits_are_those_of_data_parallel(

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from magmadnn.compiler.formulas import is_contraction
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, topological
+from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer
 from magmadnn.parallel.buckets import size_of
 from magmadnn.parallel.pipelined.stages import layer_of, layers_in_order
@@ -65,7 +68,7 @@ class Visits:
         back: the visit of each group on the way back; the one forward, where it is the last or not needed.
         forward: values that are kept for the way back: computed forward, from data.
         level: of each node that depends on data.
-        needed: before which visit which nodes are to be there: those of the visit before that are used later.
+        needed: what has to be there before each visit: values of the visit before that are used later.
     """
 
     def __init__(
@@ -115,10 +118,26 @@ class Visits:
         return max(visits, default=NEVER)
 
     def _needed(self, order: Sequence[Node]) -> list[list[Node]]:
-        found: list[dict[Node, None]] = [{} for _ in self.groups]
+        """What products read, as it is stored anyway, which all that is named here has to be; else all."""
+        products: list[dict[Node, None]] = [{} for _ in self.groups]
+        others: list[dict[Node, None]] = [{} for _ in self.groups]
         for node in order:
-            for value in node.inputs:
+            for value in map(_as_stored, node.inputs):
                 level = self.level.get(value, NEVER)
                 if value.inputs and NEVER < level < self.level.get(node, NEVER):
+                    found = products if is_contraction(node) else others
                     found[level + 1][value] = None
-        return [list(one) for one in found]
+        return [list(some or rest) for some, rest in zip(products, others, strict=True)]
+
+
+def _as_stored(node: Node) -> Node:
+    """What lies in memory of a value: of a view what it sees, of one that is rounded the narrow one."""
+    while isinstance(node.op, Op) and len(node.inputs) == 1:
+        (operand,) = node.inputs
+        widens = node.op.name == "cast" and is_floating(operand.dtype)
+        if node.op.kind is not OpKind.MOVEMENT and not (
+            widens and operand.dtype.itemsize < node.dtype.itemsize
+        ):
+            break
+        node = operand
+    return node

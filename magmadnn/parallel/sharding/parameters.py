@@ -21,6 +21,7 @@ from magmadnn.graph import Node
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import constant, resolve_phase, topological
 from magmadnn.graph.op import Array
+from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import adjoints
 from magmadnn.graph.transforms.stable import stabilised
 from magmadnn.memory.usage import in_units
@@ -173,7 +174,7 @@ class PiecesStep(PartedMomentsStep):
         """The graph of a shard; programs are made of it for each size of batches."""
         found = super()._compiled(update, way)
         self._maker = PiecesProgram(
-            self._graph, self._gradients, self.groups, self._tree, self._comm
+            self._graph, self._gradients, self.groups, self._tree, self._comm, way["precision"]
         )
         return found
 
@@ -182,7 +183,8 @@ class PiecesStep(PartedMomentsStep):
         found = self._programs.pop(rows, None)
         if found is None:
             whole = self._maker.step(cuts(rows, self._way.parts), self._device is not None)
-            made = Executable(whole.outputs, whole.updates, training=True, **self._compiling)
+            program = Program.of(whole.outputs, whole.updates, training=True)
+            made = Executable(program, **self._compiling)
             if made.device is not None and self._comm.size > 1:
                 meet(self._comm, made.device)
             found = whole, made

@@ -22,15 +22,16 @@ import numpy as np
 
 from magmadnn import ops
 from magmadnn.comm import Communicator
+from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.graph import Node
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import (
     PLACEHOLDER,
     constant,
     rebuild,
-    resolve_phase,
     topological,
 )
+from magmadnn.graph.program import Program
 from magmadnn.parallel.in_graph.whole_step import (
     ShardGraph,
     Sums,
@@ -67,6 +68,8 @@ class PiecesProgram:
         groups: pieces of the parameters.
         tree: over all shards.
         communicator: the ranks.
+        precision: of products, whose operands are rounded before parameters are gathered: as long as it can
+            be told which are parameters, that keep their digits for all else.
 
     Attributes:
         data: placeholders of a shard, which have a row for each sample.
@@ -81,9 +84,11 @@ class PiecesProgram:
         groups: Sequence[Group],
         tree: TreeSum,
         communicator: Communicator,
+        precision: str,
     ) -> None:
         self._graph, self.groups, self._tree, self._comm = graph, groups, tree, communicator
-        roots, _ = resolve_phase([graph.small, *graph.values, *gradients.values()], training=True)
+        given = [graph.small, *graph.values, *gradients.values()]
+        roots = rounded(Program.of(given, training=True), precision).outputs
         count = 1 + len(graph.values)
         self._ahead, self._back = roots[:count], roots[count:]
         self._parameters = list(gradients)
