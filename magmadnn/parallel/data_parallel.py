@@ -38,8 +38,7 @@ class DataParallel(TrainingWay):
             each rank has an equal part of each moment, and BatchNorm looks at the whole batch.
             "parameters": each rank keeps an equal piece of parameters, gradients and moments; parameters of
             a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). The
-            bits do not depend on the number of ranks. Optimisers have to look at elements alone: no
-            norms.
+            bits are the same, on GPUs up to rounding. Optimisers have to look at elements alone: no norms.
         sync: whether layers that look at batches (BatchNorm) see the whole batch, with sums over ranks in
             the middle of the step. There are no shards then: numbers are those of `fit` without `parallel=`,
             but for the order of sums, which depends on the number of ranks.

@@ -94,7 +94,6 @@ class Cut:
         reports: what is added up over micro-batches, in float64.
         parameters: what is trained.
         kept: states that are not updated.
-        way: for messages.
 
     Attributes:
         nodes: the graph, inputs before users.
@@ -110,9 +109,7 @@ class Cut:
         reports: Sequence[Node],
         parameters: Sequence[Node],
         kept: Collection[Node] = (),
-        way: str = "Pipeline",
     ) -> None:
-        self._way = way
         roots, own = resolve_phase([loss, mass, *reports], training=True)
         own = [(target, value) for target, value in own if target not in kept]
         roots += [value for _, value in own]
@@ -134,13 +131,13 @@ class Cut:
         self._stage = stages_of(self.nodes, stage_of_layer)
         if self._stage[self._mass] != NOWHERE:
             raise ArgumentError(
-                f"{self._way}: the loss is divided by a number that depends on the network's outputs: train "
+                "Pipeline: the loss is divided by a number that depends on the network's outputs: train "
                 "without parallel="
             )
         for parameter in self.parameters:
             if layer_of(parameter) is None:
                 raise ArgumentError(
-                    f"{self._way}: variable {parameter.name} belongs to no layer, so to no stage: make it a "
+                    f"Pipeline: variable {parameter.name} belongs to no layer, so to no stage: make it a "
                     "layer's parameter, or train with DataParallel()"
                 )
         self.stages = [Stage(number) for number in range(count)]
