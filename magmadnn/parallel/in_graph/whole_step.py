@@ -220,13 +220,12 @@ class Sums:
         if self._is_on_gpu:
             total: Operation = sum_of_ranks(blocks, ranks=self._ranks)
             self.begun.append(total)
-            return total
-        how = {"ranks": self._ranks, "number": self._first + len(self.nbytes)}
-        of_tree = {"leaves": self._leaves, "there": self._there}
-        begun = tree_begin(blocks, [self._before], **of_tree, **how)
-        self._before = begun
-        self.begun.append(begun)
-        total = self._wait(blocks, begun, **how)
+        else:
+            how = {"ranks": self._ranks, "number": self._first + len(self.nbytes)}
+            of_tree = {"leaves": self._leaves, "there": self._there}
+            self._before = tree_begin(blocks, [self._before], **of_tree, **how)
+            self.begun.append(self._before)
+            total = self._wait(blocks, self._before, **how)
         return total
 
 
