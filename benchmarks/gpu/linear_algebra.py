@@ -1,6 +1,9 @@
 """md.linalg on a GPU beside CuPy and PyTorch, and its residuals beside NumPy in float64.
 
-python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [fft] [refine] [--seconds 0.3]
+python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [fft] [refine] [--seconds 0.3] [--eager]
+
+With --eager the calls of ours are eager ones on Tensors in the device's memory in place of compiled steps,
+and there are rows of small sizes, at which the call itself takes the time.
 
 Times are the least of several runs within the seconds given for each cell, in microseconds, values on the
 device before and after; residuals in units of n eps.
@@ -24,7 +27,28 @@ RNG = np.random.default_rng(1)
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 _WHOLE = 1 << 18  # elements of results that are kept whole
 MANY, SMALL = 10_000, (8, 16, 32, 64)
+_FEW = (4, 16)  # rows at which a call takes longer than its work
+_eager = [False]  # whether calls of ours are eager ones
 Run = Callable[[], object]
+
+
+class Eager:
+    """Functions of Tensors in the device's memory, called one after the other as the peers are.
+
+    Args:
+        call: the functions.
+        arrays: of the operands.
+    """
+
+    def __init__(self, call: Callable[..., Any], *arrays: np.ndarray) -> None:
+        self._call, self._operands = call, [md.Tensor.holding(a, "DEVICE") for a in arrays]
+        made = self()
+        for x in made if isinstance(made, tuple) else (made,):
+            assert x.kind is md.DEVICE, "a result lies elsewhere"
+
+    def __call__(self) -> Any:
+        """Compute anew; the results."""
+        return self._call(*self._operands)
 
 
 class Compiled:
@@ -212,7 +236,8 @@ def row(
         except Exception as error:
             print(f"# {peer} {name}: {type(error).__name__} {str(error)[:60]}")
             cells.append(float("nan"))
-    own = microseconds(Compiled(ours, *arrays, whole=whole), device_engine(0).wait, seconds)
+    run: Run = Eager(ours, *arrays) if _eager[0] else Compiled(ours, *arrays, whole=whole)
+    own = microseconds(run, device_engine(0).wait, seconds)
     others = "".join(f"{cell:14.1f}" for cell in cells)
     print(f"{name:<24}{own:14.1f}{others}{np.nanmin([*cells, np.inf]) / own:9.2f}", flush=True)
 
@@ -228,9 +253,10 @@ def large(seconds: float, sizes: Sequence[int] = SIZES) -> None:
     """Single matrices."""
     head()
     linalg = md.linalg
-    for n in sizes:
+    for n in (*_FEW, *sizes) if _eager[0] else sizes:
         a, b = general(n, n), general(n, 1)
         slow = ("CuPy",) if n > 1024 else ()  # by the QR method: some ten seconds
+        row(f"matmul {n}", md.ops.matmul, lambda m: m.matmul, (a, a), seconds)
         row(f"solve {n}", linalg.solve, lambda m: m.linalg.solve, (a, b), seconds)
         row(
             f"cholesky {n}",
@@ -338,7 +364,11 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["accuracy", "large", "many", "fft", "refine"])
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
+    parser.add_argument(
+        "--eager", action="store_true", help="time eager calls on Tensors on the device"
+    )
     options = parser.parse_args()
+    _eager[0] = options.eager
     for what in options.what:
         if what == "accuracy":
             accuracy()

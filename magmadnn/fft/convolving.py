@@ -8,6 +8,7 @@ from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.graph.spec import is_complex
+from magmadnn.tensor.on_gpu import on_gpu
 
 from .numpy_names import fft, ifft, irfft, operand, rfft
 
@@ -15,6 +16,7 @@ _MODES = ("full", "same", "valid")
 
 
 @checked_call
+@on_gpu("a", "v", takes_complex=True)
 def convolve(a: Any, v: Any, mode: str = "full", axis: int = -1) -> Any:
     """Y[k] = sum over j of a[j] v[k - j] along an axis, as np.convolve's; other axes broadcast.
 

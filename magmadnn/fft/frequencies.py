@@ -11,6 +11,7 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.ops import concat
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.on_gpu import on_gpu
 
 from .numpy_names import operand
 
@@ -37,12 +38,14 @@ def _check(name: str, n: Any, d: Any) -> None:
 
 
 @checked_call
+@on_gpu("x", takes_complex=True)
 def fftshift(x: Any, axes: Any = None) -> Any:
     """Places exchanged so that frequency 0 is in the middle, along axes (all where they are left out)."""
     return _shifted("fftshift", x, axes, 1)
 
 
 @checked_call
+@on_gpu("x", takes_complex=True)
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """The inverse of `fftshift`, from which it differs for odd sizes."""
     return _shifted("ifftshift", x, axes, 0)

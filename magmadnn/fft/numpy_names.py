@@ -15,11 +15,13 @@ from magmadnn.graph.spec import is_complex
 from magmadnn.memory import Kind
 from magmadnn.ops import cast
 from magmadnn.tensor import Operation, Tensor, asarray
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._records import back_transformed, filled, half_transformed, transformed
 
 _HOST = (Kind.HOST, Kind.MANAGED)
 _NORMS = ("backward", "ortho", "forward")
+_where_it_lies = on_gpu("a", takes_complex=True)
 
 
 def operand(name: str, x: Any, argument: str = "a") -> Any:
@@ -134,6 +136,7 @@ def _one(n: int | None) -> Sequence[int] | None:
 
 
 @checked_call
+@_where_it_lies
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """Y[k] = sum over j of a[j] exp(-2 pi i j k / n), along an axis.
 
@@ -152,66 +155,77 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
 
 
 @checked_call
+@_where_it_lies
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of `fft`: sum over k of a[k] exp(2 pi i j k / n), divided by n; see `fft`."""
     return _all("ifft", a, _one(n), (axis,), norm, True)
 
 
 @checked_call
+@_where_it_lies
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The first n // 2 + 1 numbers of the transform of real ones, which say all; see `fft`."""
     return _half("rfft", a, _one(n), (axis,), norm)
 
 
 @checked_call
+@_where_it_lies
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The n real numbers whose transform begins so, n even where it is left out: the inverse of `rfft`."""
     return _back("irfft", a, _one(n), (axis,), norm)
 
 
 @checked_call
+@_where_it_lies
 def fft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """`fft` along two axes; s gives their sizes."""
     return _all("fft2", a, s, axes, norm, False)
 
 
 @checked_call
+@_where_it_lies
 def ifft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of `fft2`."""
     return _all("ifft2", a, s, axes, norm, True)
 
 
 @checked_call
+@_where_it_lies
 def rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """`rfft` along the last of two axes, then `fft` along the other."""
     return _half("rfft2", a, s, axes, norm)
 
 
 @checked_call
+@_where_it_lies
 def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of `rfft2`."""
     return _back("irfft2", a, s, axes, norm)
 
 
 @checked_call
+@_where_it_lies
 def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """`fft` along several axes, all where they are left out; s gives their sizes."""
     return _all("fftn", a, s, axes, norm, False)
 
 
 @checked_call
+@_where_it_lies
 def ifftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of `fftn`."""
     return _all("ifftn", a, s, axes, norm, True)
 
 
 @checked_call
+@_where_it_lies
 def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """`rfft` along the last of several axes, then `fft` along the others."""
     return _half("rfftn", a, s, axes, norm)
 
 
 @checked_call
+@_where_it_lies
 def irfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of `rfftn`."""
     return _back("irfftn", a, s, axes, norm)

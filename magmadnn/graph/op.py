@@ -116,6 +116,7 @@ class Op:
             list of several, which are added up.
         at_once: the same as `numpy` by faster means, for arrays that are there, where it has any; None for
             others: `at_once(*operands, **attributes)`.
+        on_gpu: whether an eager call on Tensors in a GPU's memory is computed there (`tensor/eager`).
         reference: the same in float64, written differently on purpose; for tests.
         samples: operands to try it on.
         attributes: names and default values of the attributes; `REQUIRED` for no default.
@@ -199,6 +200,7 @@ class Op:
     arrives: bool = False
     on_device: Callable[..., Any] | None = None
     at_once: Callable[..., Array | None] | None = None
+    on_gpu: bool = False
     notes: str = ""
     in_graphs: ClassVar[Any] = None  # `Node`, which gives itself
     # settled attributes and dtype of the result, by shapes and dtypes of operands

@@ -27,6 +27,7 @@ from magmadnn.ops import abs as abs_
 from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal, where
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import eigen_at_once, is_finite
 from ._matrices import (
@@ -175,6 +176,7 @@ def _is_lower(name: str, which: Any) -> bool:
 
 
 @checked_call
+@on_gpu("a", "b")
 def eigh(
     a: Any, UPLO: str = "L", *, b: Any = None, subset_by_index: Sequence[int] | None = None
 ) -> EighResult:
@@ -281,6 +283,7 @@ def _generalised(a: Any, lower: bool, b: Any, wanted: Sequence[int] | None) -> E
 
 
 @checked_call
+@on_gpu("a")
 def eigvalsh(a: Any, UPLO: str = "L") -> Any:
     """The eigenvalues of symmetric A [..., n, n], ascending: [..., n]; see `eigh`.
 

@@ -31,6 +31,7 @@ from magmadnn.ops import (
     where,
 )
 from magmadnn.ops import sum as sum_
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import solution_at_once
 from ._matrices import adjoint, by_ascent, computed, diagonal, refuse_unless_finite, transposed
@@ -147,6 +148,12 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
         raise ArgumentError(
             'solve: info and assume_a go with method="refine", info with "jacobi" too; leave them out'
         )
+    return _by_factors(a, b)
+
+
+@on_gpu("a", "b")
+def _by_factors(a: Any, b: Any) -> Any:
+    """`solve` by LU."""
     if (at_once := known(a, b)) is not None and a.ndim > 1 and b.ndim > 0:
         values, right = at_once.arrays
         right = right[:, None] if b.ndim == 1 else right
@@ -159,6 +166,7 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
 
 
 @checked_call
+@on_gpu("a")
 def inv(a: Any) -> Any:
     """The inverse of A [..., n, n]: X with A X = I.
 
@@ -287,6 +295,7 @@ takes_complex(solved, determinant, log_determinant)
 
 
 @checked_call
+@on_gpu("a")
 def det(a: Any) -> Any:
     """Determinants [...] of matrices A [..., n, n]. The gradient is that times A^-T.
 
@@ -298,6 +307,7 @@ def det(a: Any) -> Any:
 
 
 @checked_call
+@on_gpu("a")
 def slogdet(a: Any) -> SlogdetResult:
     """The determinant of A [..., n, n] as its sign and the logarithm of its size, which do not overflow.
 

@@ -114,6 +114,7 @@ cholesky: Op = Op(
     dtypes=promote_floating,
     numpy=_numpy,
     at_once=factor_at_once,
+    on_gpu=True,
     vjp=by_ascent(_rule),
     reference=_reference,
     samples=_samples,

@@ -12,6 +12,7 @@ from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.ops import conj, expand_dims, squeeze
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import factors_at_once, is_finite
 from ._matrices import refuse_unless_finite
@@ -158,6 +159,7 @@ def _looked_at(lu: Any, piv: Any) -> tuple[Array, Array]:
 
 
 @checked_call
+@on_gpu("c_and_lower", "b", finite=True)
 def cho_solve(c_and_lower: Any, b: Any) -> Any:
     """X with A X = B, by a Cholesky factor of A: with A = L L^H, or U^H U.
 

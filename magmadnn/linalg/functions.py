@@ -30,6 +30,7 @@ from magmadnn.ops import max as max_
 from magmadnn.ops import min as min_
 from magmadnn.ops import sum as sum_
 from magmadnn.tensor import Tensor
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite
 from ._matrices import computed, refuse_unless_finite, transposed
@@ -46,6 +47,7 @@ _INF = float("inf")
 
 
 @checked_call
+@on_gpu("x")
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Norms of vectors or matrices, as np.linalg.norm's.
 
@@ -139,6 +141,7 @@ def _matrix_norm(x: Any, ord: Any) -> Any:
 
 
 @checked_call
+@on_gpu("x")
 def cond(x: Any, p: Any = None) -> Any:
     """How much a small change of A [..., m, n] may change solutions: `|A| |A^-1|`, in the norm p (2 without).
 
@@ -166,6 +169,7 @@ def cond(x: Any, p: Any = None) -> Any:
 
 
 @checked_call
+@on_gpu("a")
 def matrix_rank(a: Any, rtol: float | None = None) -> Any:
     """How many singular values of A [..., m, n] are above rtol times the largest (eps max(m, n) without).
 
@@ -182,6 +186,7 @@ def matrix_rank(a: Any, rtol: float | None = None) -> Any:
 
 
 @checked_call
+@on_gpu("a")
 def matrix_power(a: Any, n: int) -> Any:
     """A [..., k, k] times itself, n factors, by squares; of the inverse for n below 0, I for 0.
 
@@ -209,6 +214,7 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 @checked_call
+@on_gpu("a", "b", takes_complex=True)
 def kron(a: Any, b: Any) -> Any:
     """Kronecker's product: b times each element of a, [..., m p, n q] of [..., m, n] and [..., p, q].
 

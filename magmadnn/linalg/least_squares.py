@@ -24,6 +24,7 @@ from magmadnn.graph.transforms.stacking import elementwise, last_axes
 from magmadnn.ops import conj, expand_dims, greater, matmul, real, reciprocal, squeeze, where
 from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._matrices import adjoint, by_ascent, computed, refuse_unless_finite
 from ._operands import operand, operands
@@ -91,6 +92,7 @@ pseudo_inverse: Op = Op(
 
 
 @checked_call
+@on_gpu("a")
 def pinv(a: Any, rcond: float | None = None) -> Any:
     """The pseudo-inverse [..., n, m] of A [..., m, n], by its singular values.
 
@@ -181,6 +183,7 @@ takes_complex(pseudo_inverse, fitted)
 
 
 @checked_call
+@on_gpu("a", "b")
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     """X with the least `|A X - B|`, of those the shortest, by the singular values of A; ranks may be lower.
 

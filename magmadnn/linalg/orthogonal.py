@@ -27,6 +27,7 @@ from magmadnn.graph.spec import Spec, is_complex
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite, reflections_at_once
 from ._matrices import (
@@ -228,6 +229,7 @@ takes_complex(decomposed)
 
 
 @checked_call
+@on_gpu("a")
 def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     """A = Q R with orthonormal columns Q and an upper triangle R, by LAPACK's geqrf and orgqr.
 

@@ -26,6 +26,7 @@ from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite, singular_at_once
 from ._matrices import (
@@ -187,6 +188,7 @@ takes_complex(singular)
 
 
 @checked_call
+@on_gpu("a")
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """The singular value decomposition A = U diag(S) Vh of A [..., m, n], by LAPACK's gesdd.
 
@@ -219,6 +221,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 
 
 @checked_call
+@on_gpu("a")
 def svdvals(a: Any) -> Any:
     """The singular values of A [..., m, n], descending: [..., min(m, n)]; see `svd`.
 

@@ -95,6 +95,7 @@ solve_triangular: Op = Op(
     dtypes=promote_floating,
     numpy=_numpy,
     at_once=triangle_at_once,
+    on_gpu=True,
     vjp=_vjp,
     reference=_reference,
     samples=_samples,

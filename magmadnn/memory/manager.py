@@ -207,6 +207,17 @@ class MemoryManager:
         self._sides.lent |= write
         return self._sides.address(write)
 
+    def overwritten_on_device(self) -> int:
+        """The address of the device side for a caller that writes all elements there now, and no later.
+
+        The host's copy is stale; nothing is copied.
+
+        Raises:
+            DeviceError, ArgumentError: as `device_pointer`.
+        """
+        self._sides.forget("device")
+        return self._sides.address(write=True)
+
     @property
     def version(self) -> int | None:
         """A number that no memory had before; another one whenever the elements may have been written.

@@ -152,6 +152,7 @@ matmul: Op = Op(
     samples=_matmul_samples,
     contracts="add",
     at_once=_matmul_at_once,
+    on_gpu=True,
     decompose=_matmul_nodes,
     stacked=_matmul_stacked,
     any_size=True,

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from magmadnn.graph.op import Op, as_arrays
+from magmadnn.graph.op import Op, OpKind, as_arrays
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory import BFLOAT16, Kind, MemoryManager, as_dtype
 from magmadnn.ops.philox import stream_of
@@ -25,6 +25,8 @@ from . import init as initialisers
 from ._indexing import assigning, indexing, settled_index
 from ._layout import address_of, as_shape, fetched, filled, flat
 from ._value_operators import ValueOperators
+from .eager.operands import lies_on_gpu
+from .eager.programs import PROGRAMS, Results, Traced
 
 Array = NDArray[Any]
 
@@ -402,6 +404,10 @@ class Tensor(ValueOperators):
     @classmethod
     def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Tensor:
         first = next(x for x in operands if isinstance(x, Tensor))
+        if op.on_gpu and lies_on_gpu(first.memory):
+            found = _computed_there(op, operands, attributes, (first.kind, first.device))
+            if found is not None:
+                return found
         values = [x.read() if isinstance(x, Tensor) else x for x in operands]
         arrays = as_arrays(op.words, values)
         result = op.compute(arrays, attributes)
@@ -457,6 +463,25 @@ class Tensor(ValueOperators):
             "strides": self.strides,
             "version": 3,
         }
+
+
+def holding_results(results: Results) -> list[Tensor]:
+    """Tensors over the memory of results."""
+    return [Tensor.over(m, m.frame().reshape(shape)) for m, shape in results.parts]
+
+
+def _computed_there(
+    op: Op, operands: Sequence[Any], attributes: Any, place: tuple[Kind, int]
+) -> Tensor | None:
+    """What an op gives of operands on a GPU, computed there; None where the host has to."""
+    if not all(isinstance(x, Tensor | np.ndarray) for x in operands):
+        return None
+    known = tuple((name, type(value), value) for name, value in attributes.items())
+    results = PROGRAMS.call(
+        (op, known), operands, place, lambda nodes: Traced([op(*nodes, **attributes)], None),
+        takes_complex=op.kind is not OpKind.LIBRARY,
+    )  # fmt: skip
+    return None if results is None else holding_results(results)[0]
 
 
 def _restored(data: bytes, shape: tuple[int, ...], dtype: str, kind: str, device: int) -> Tensor:

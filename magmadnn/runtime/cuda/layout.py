@@ -249,6 +249,11 @@ class Layout:
             self.copy_in(self.faults, np.zeros(1, np.int64))
         return bool(word[0])
 
+    @property
+    def nbytes(self) -> int:
+        """Memory on the device that this layout has."""
+        return sum(m.nbytes for m in (self._arena, *self._held, *self._mirrors.values()))
+
     def variable_span(self, node: Node) -> Span:
         """First and last address of a variable's values."""
         start = self.variable(node)

@@ -25,7 +25,7 @@ class ForeignArray:
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         options = {k: _own([v])[0] for k, v in options.items()}
         if function is np.asarray:
-            return ForeignArray(np.asarray(*_own(arguments)))
+            return ForeignArray(np.array(*arguments))  # `like` one of these: a copy from the host
         return _wrapped(function(*_own(arguments), **options))
 
     def get(self) -> np.ndarray:

@@ -314,3 +314,16 @@ def test_singular_vectors_have_room_where_only_values_are_wanted(shape: tuple[in
     )
     assert values == both
     assert values[3] == 2 * 8 * min(shape) ** 2
+
+
+@needs_compiler
+def test_complex_matrices_are_computed_on_copies() -> None:
+    """The device's library is called with real ones, and with transforms."""
+    a = RNG.normal(size=(5, 5)) + 1j * RNG.normal(size=(5, 5)) + 4 * np.eye(5)
+    x = node(a)
+    with on("emulated"):
+        outputs = [md.linalg.inv(x), md.linalg.svdvals(x), md.linalg.det(x), md.fft.fft(x)]
+        found = Executable(outputs, executor="native", device="cuda").run({x: a})
+    wanted = np.linalg.inv(a), np.linalg.svd(a)[1], np.linalg.det(a), np.fft.fft(a)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)

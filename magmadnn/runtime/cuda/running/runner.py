@@ -17,6 +17,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.cuda.code import Specialised, specialised
 from magmadnn.runtime.cuda.layout import Layout, comes_to
@@ -116,13 +117,7 @@ class Instance:
         NaN or infinite, here or at one of `workers`; no variable is changed then.
         """
         layout = self.layout
-        self._prepare(layout.begin())
-        for node, array in fed.items():
-            if node in layout.frames:
-                layout.write(node, array)
-        for compute in self._computing:
-            compute()
-        well = not (self._faulty and self.plan.checked and layout.take_faults())
+        well = self._compute(fed)
         outputs = [layout.read(node) for node in self.plan.program.outputs]
         if guard:
             well = well and all(map(is_finite, outputs))
@@ -137,6 +132,30 @@ class Instance:
             return None
         self._write()
         return outputs
+
+    def _compute(self, fed: Mapping[Node, Array | OnDevice]) -> bool:
+        """Compute outputs, and whatever may raise; whether all went well."""
+        layout = self.layout
+        self._prepare(layout.begin())
+        for node, array in fed.items():
+            if node in layout.frames:
+                layout.write(node, array)
+        for compute in self._computing:
+            compute()
+        return not (self._faulty and self.plan.checked and layout.take_faults())
+
+    def run_into(self, fed: Mapping[Node, Array | OnDevice], goals: Sequence[int]) -> bool:
+        """A run of a plan without updates, whose outputs are copied to addresses on the device.
+
+        Nothing of them comes to the host. False where something is wrong: nothing is copied then.
+        """
+        if not self._compute(fed):
+            return False
+        layout, bases = self.layout, self.plan.layouts.bases
+        for node, goal in zip(self.plan.program.outputs, goals, strict=True):
+            base = bases[node]
+            layout.copy_within(goal, layout.base_address(base), layout.frames[base].nbytes)
+        return True
 
     def are_within(self, limits: Limits) -> bool:
         """Whether integers in variables are known to be at least 0 and below a limit."""
@@ -265,6 +284,33 @@ class CudaRunner:
     ) -> list[Array] | None:
         """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
         return self.instance(sizes).run(fed, guard, workers)
+
+    def run_into(self, fed: Mapping[Node, Array | OnDevice], goals: Sequence[int]) -> bool:
+        """A run of a plan of fixed sizes, as `Instance.run_into`."""
+        return self.instance({}).run_into(fed, goals)
+
+    @property
+    def are_whole(self) -> list[bool]:
+        """Of each output whether it is one block of memory, as it is: what `run_into` can copy."""
+        layouts = self.plan.layouts
+        outputs = self.plan.program.outputs
+        return [layouts.is_whole(n) and layouts.bases[n].dtype == n.dtype for n in outputs]
+
+    @property
+    def stays_on_device(self) -> bool:
+        """Whether nothing is computed by NumPy, and `run_into` can copy all outputs."""
+        works = self.plan.work
+        return all(self.are_whole) and all(runs_on_device(self.plan, work) for work in works)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory on the device that is kept for the next run."""
+        return sum(instance.layout.nbytes for instance in self._instances.values())
+
+    def give_back(self) -> None:
+        """Give that memory back; the next run lays it out anew, with its graphs."""
+        self._instances.clear()
+        self._latest = None
 
     def are_within(self, limits: Limits, sizes: Mapping[str, int]) -> bool:
         """Whether integers in variables are known to be at least 0 and below a limit."""

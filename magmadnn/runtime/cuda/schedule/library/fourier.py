@@ -22,6 +22,7 @@ from magmadnn.runtime.cuda.schedule.launch import Item
 from .rooms import Rooms
 
 _MOST_AXES = 3
+_FUNCTIONS = ("c2c", "r2c", "c2r")
 
 
 def is_transform(layout: Layout, work: Work) -> bool:
@@ -29,6 +30,8 @@ def is_transform(layout: Layout, work: Work) -> bool:
     node = work.region.nodes[0]
     op = node.op
     if len(work.region.nodes) != 1 or not isinstance(op, Op) or op.library is None:
+        return False
+    if op.library.function not in _FUNCTIONS:  # of complex matrices, say
         return False
     source, goal = layout.frames[node.inputs[0]], layout.frames[node]
     axes = node.attributes["axes"]

@@ -1,0 +1,238 @@
+"""Programs of eager calls, kept for the next call like one before."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.backends.cuda import device_engine, device_memory
+from magmadnn.errors import DeviceError, MagmaDNNError, OutOfMemoryError
+from magmadnn.graph.node import Node, placeholder
+from magmadnn.graph.spec import Spec, is_complex
+from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.foreign import OnDevice
+from magmadnn.ops.movement import copy
+
+from .operands import Given, given
+
+if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.running.runner import CudaRunner
+
+MOST_PROGRAMS = 128
+SHARE = 32  # of a device's memory one part of so many is kept by programs for their next calls
+
+
+class Traced(NamedTuple):
+    """The results of a call as nodes, and anything that says what the caller makes of them."""
+
+    nodes: Sequence[Node]
+    form: Any
+
+
+class Part(NamedTuple):
+    """A result: new memory, and the shape of what it holds."""
+
+    memory: MemoryManager
+    shape: tuple[int, ...]
+
+
+class Results(NamedTuple):
+    """The results of a call, and what tracing it gave as their form."""
+
+    parts: list[Part]
+    form: Any
+
+
+Trace = Callable[[list[Any]], Traced | None]
+
+
+class _Program:
+    """One program; `runner` is None where the host has to compute such calls."""
+
+    def __init__(self, operands: Sequence[Given], trace: Trace, device: int) -> None:
+        self.runner: CudaRunner | None = None
+        self.device, self.nbytes = device, 0
+        self.nodes = [
+            placeholder(f"x{k}", Spec(x.view.block, x.values.dtype)) for k, x in enumerate(operands)
+        ]
+        try:
+            traced = trace([x.view.of(n) for x, n in zip(operands, self.nodes, strict=True)])
+        except MagmaDNNError:  # which the host raises too, with the names that the user knows
+            return
+        if traced is None:
+            return
+        self.form = traced.form
+        self.shapes = [tuple(map(int, node.shape)) for node in traced.nodes]
+        self.dtypes = [node.dtype for node in traced.nodes]
+        runner = _runner(traced.nodes, device)
+        if not all(runner.are_whole):
+            whole = zip(traced.nodes, runner.are_whole, strict=True)
+            runner = _runner([node if is_whole else copy(node) for node, is_whole in whole], device)
+        if runner.stays_on_device:
+            self.runner = runner
+
+    def grows(self) -> bool:
+        """Look how much memory it keeps for its next call now; whether that is more than before."""
+        before, self.nbytes = self.nbytes, 0 if self.runner is None else self.runner.nbytes
+        return self.nbytes > before
+
+    def give_back(self) -> None:
+        """Give that memory back."""
+        self.nbytes = 0
+        if self.runner is not None:
+            self.runner.give_back()
+
+
+def _runner(outputs: Sequence[Node], device: int) -> CudaRunner:
+    from magmadnn.runtime import Executable
+
+    return Executable(outputs, executor="native", device=f"cuda:{device}").cuda
+
+
+class Programs:
+    """Programs by what is called and what operands look like: those used last, and memory of few of them.
+
+    One thread at a time uses a device.
+    """
+
+    def __init__(self) -> None:
+        self._programs: OrderedDict[Hashable, _Program] = OrderedDict()
+        self._lock = ProcessLock()
+        self._turns: defaultdict[int, ProcessLock] = defaultdict(ProcessLock)
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that all keep for their next calls."""
+        with self._lock:
+            return sum(program.nbytes for program in self._programs.values())
+
+    def call(
+        self,
+        what: Hashable,
+        operands: Sequence[Any],
+        place: tuple[Kind, int],
+        trace: Trace,
+        *,
+        finite: bool = False,
+        takes_complex: bool = False,
+    ) -> Results | None:
+        """The results of a call, computed on a device; None where the host has to compute.
+
+        Args:
+            what: what is called, with its attributes.
+            operands: arrays and Tensors, of which at least one lies on the device.
+            place: kind of memory of the results, and number of the device.
+            trace: makes the results of nodes of the operands; None for what programs cannot do.
+            finite: whether the host computes with operands that are not finite.
+            takes_complex: whether programs can compute with complex ones.
+        """
+        kind, device = place
+        try:
+            hash(what)
+        except TypeError:  # an attribute that the host has to look at
+            return None
+        try:
+            fed = [given(x, device) for x in operands]
+            known = [x for x in fed if x is not None]
+            if len(known) < len(fed):
+                return None
+            if not takes_complex and any(is_complex(x.values.dtype) for x in known):
+                return None
+            key = what, device_memory(device), device_engine(device), tuple(x.key for x in known)
+            with self._turn(device):
+                return self._run(key, known, kind, device, trace, finite)
+        except DeviceError:  # one that only holds memory
+            return None
+
+    def _turn(self, device: int) -> ProcessLock:
+        with self._lock:
+            return self._turns[device]
+
+    def _run(
+        self,
+        key: Hashable,
+        fed: Sequence[Given],
+        kind: Kind,
+        device: int,
+        trace: Trace,
+        finite: bool,
+    ) -> Results | None:
+        if finite and not all(map(_is_finite, (x.values for x in fed))):
+            return None
+        program = self._program(key, fed, trace, device)
+        if program.runner is None:
+            return None
+        for is_last in (False, True):
+            try:
+                found = self._results(program, program.runner, fed, kind, device)
+                break
+            except OutOfMemoryError:
+                self._shrink(device, 0)
+                if is_last:
+                    return None
+            except MagmaDNNError:  # the host says what is wrong
+                return None
+            finally:
+                if program.grows():
+                    self._shrink(device, most_bytes(device))
+        return None if found is None else Results(found, program.form)
+
+    def _program(self, key: Hashable, fed: Sequence[Given], trace: Trace, device: int) -> _Program:
+        with self._lock:
+            found = self._programs.get(key)
+            if found is not None:
+                self._programs.move_to_end(key)
+                return found
+        made = _Program(fed, trace, device)
+        with self._lock:
+            self._programs[key] = made
+            while len(self._programs) > MOST_PROGRAMS:
+                self._programs.popitem(last=False)
+        return made
+
+    @staticmethod
+    def _results(
+        program: _Program, runner: CudaRunner, fed: Sequence[Given], kind: Kind, device: int
+    ) -> list[Part] | None:
+        parts = [
+            Part(MemoryManager(math.prod(shape), dtype, kind, device), shape)
+            for shape, dtype in zip(program.shapes, program.dtypes, strict=True)
+        ]
+        goals = [part.memory.overwritten_on_device() for part in parts]
+        values = dict(zip(program.nodes, (x.values for x in fed), strict=True))
+        return parts if runner.run_into(values, goals) else None
+
+    def _shrink(self, device: int, most: int) -> None:
+        """Have programs of a device give memory back, those first that were used longest ago."""
+        with self._lock:
+            held = [p for p in self._programs.values() if p.device == device and p.nbytes]
+            total = sum(program.nbytes for program in held)
+            for program in held:
+                if total <= most:
+                    return
+                total -= program.nbytes
+                program.give_back()
+
+
+def most_bytes(device: int) -> int:
+    """Memory of a device that all programs together keep for their next calls."""
+    return device_memory(device).free_and_total()[1] // SHARE
+
+
+def _is_finite(values: Any) -> bool:
+    if not isinstance(values, OnDevice):
+        return bool(np.isfinite(values).all())
+    from magmadnn.runtime.cuda.data.arrays import is_finite
+
+    return is_finite(values)
+
+
+PROGRAMS = Programs()
