@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from magmadnn.memory.foreign import OnDevice
 from magmadnn.ops import reshape, transpose
 
 Shape = tuple[int, ...]
+_MOST_PARTS = 64  # of a step between rows
 _DTYPES = {*DTYPES.values(), *COMPLEX.values()}
 
 
@@ -42,7 +44,7 @@ class View:
     def key(self) -> tuple[Any, ...]:
         """What programs depend on: all but where the block begins."""
         taken = self.index or ()
-        index = tuple((i.start, i.stop) if isinstance(i, slice) else (i,) for i in taken)
+        index = tuple((i.start, i.stop, i.step) if isinstance(i, slice) else (i,) for i in taken)
         return self.block, index, self.order, self.shape
 
     def of(self, block: Node) -> Any:
@@ -52,6 +54,7 @@ class View:
         return x if x.shape == self.shape else reshape(x, self.shape)
 
 
+@lru_cache(maxsize=1024)
 def view_of(shape: Shape, strides: Shape, begin: int, size: int) -> View | None:
     """How elements lie in memory, as a part of a block there; None where no block has them so.
 
@@ -64,25 +67,33 @@ def view_of(shape: Shape, strides: Shape, begin: int, size: int) -> View | None:
     axes = sorted((a for a, n in enumerate(shape) if n > 1), key=lambda a: -strides[a])
     steps, sizes = [strides[a] for a in axes], [shape[a] for a in axes]
     if all(step == math.prod(sizes[k + 1 :]) for k, step in enumerate(steps)):
-        turned = tuple(int(k) for k in np.argsort(axes))
-        order = None if turned == tuple(range(len(axes))) else turned
+        order = _order(axes)
         return View(begin, shape if order is None else tuple(sizes), None, order, shape)
-    if min(steps) < 1 or any(a % b for a, b in pairwise(steps)):
+    if min(steps) < 1:
         return None
-    # rows of steps[0] elements, of which each has rows of steps[1] elements, and so on
-    inner = [a // b for a, b in pairwise(steps)]
-    block = (sizes[0], *inner, steps[-1])
-    for start in dict.fromkeys((begin - begin % steps[0], begin)):
-        left, index = begin - start, [slice(0, sizes[0])]
-        for step, count in zip(steps[1:], sizes[1:], strict=True):
-            index.append(slice(left // step, left // step + count))
-            left %= step
-        fits = all(i.stop <= n for i, n in zip(index, block, strict=False))
-        if fits and start + math.prod(block) <= size:
-            turned = tuple(int(k) for k in np.argsort(axes))
-            order = None if turned == tuple(range(len(axes))) else turned
-            return View(start, block, (*index, left), order, shape)
+    for parts in range(min(steps[0], _MOST_PARTS), 0, -1):  # rows for each that is taken
+        if steps[0] % parts:
+            continue
+        # a row of units[0] elements has rows of units[1] elements, and so on
+        units = list(accumulate(steps[1:], math.gcd, initial=steps[0] // parts))
+        rows = (sizes[0] - 1) * parts + 1
+        block = (rows, *(a // b for a, b in pairwise(units)), units[-1])
+        last = size - math.prod(block)  # where a block may begin at most
+        for start in (begin - begin % units[0], min(begin, last)):
+            left, index = begin - start, list[slice]()
+            for step, unit, count in zip(steps, units, sizes, strict=True):
+                first, left = divmod(left, unit)
+                index.append(slice(first, first + (count - 1) * (step // unit) + 1, step // unit))
+            fits = all(i.stop <= n for i, n in zip(index, block, strict=False))
+            if fits and 0 <= start <= last:
+                return View(start, block, (*index, left), _order(axes), shape)
     return None
+
+
+def _order(axes: list[int]) -> Shape | None:
+    """How axes that lie in this order are turned to 0, 1, ...; None where they are."""
+    order = tuple(sorted(range(len(axes)), key=axes.__getitem__))
+    return None if order == tuple(range(len(axes))) else order
 
 
 @dataclass(frozen=True)

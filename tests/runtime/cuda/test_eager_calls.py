@@ -16,6 +16,7 @@ from magmadnn.errors import MagmaDNNError, NumericError
 from magmadnn.memory import Kind
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.tensor.eager import programs
+from magmadnn.tensor.eager.operands import given, view_of
 from magmadnn.tensor.eager.programs import Programs
 from tests.linalg.test_matrix_functions import FUNCTIONS, listed, matrices
 from tests.runtime.cuda.devices import DEVICES, on
@@ -114,6 +115,11 @@ def test_values_are_those_of_the_host_and_nothing_goes_through_it(
                     size = np.abs(other.read()).max()
                     away = np.abs(one.read() - other.read()).max()
                     assert away <= 1000 * 2.3e-16 * max(size, 1), name
+        managed = there(a, "MANAGED")
+        with monkeypatch.context() as patch:
+            copies = counted(patch)
+            L.inv(managed)
+        assert max(copies) <= WORD
         u, s, v = (x.read() for x in PAIRED["svd"](operand))
         q, r = (x.read() for x in PAIRED["qr"](operand))
         w, c = (x.read() for x in PAIRED["eigh"](operand))
@@ -167,6 +173,7 @@ def test_results_are_where_the_first_tensor_is(kept: Programs) -> None:
         made = len(kept)
         on_host = L.solve(md.asarray(a), there(b))
         assert on_host.kind is Kind.MANAGED and not on_host.memory.device_valid
+        assert given(md.Tensor.holding(b, "DEVICE", 1), 0) is None
         elsewhere = L.solve(there(a), md.Tensor.holding(b, "DEVICE", 1))
         assert elsewhere.kind is md.DEVICE and elsewhere.device == 0
         second = L.solve(md.Tensor.holding(a, "DEVICE", 1), md.Tensor.holding(b, "DEVICE", 1))
@@ -198,6 +205,7 @@ VIEWS = {
     "columns": lambda t: t[1, :, 2:7],
     "rows and columns": lambda t: t[2, 1:6, 1:6],
     "steps": lambda t: t[0, 1:9:2, ::2],
+    "steps that do not divide": lambda t: t[2, ::3, 1::3],
     "a column of each": lambda t: t[:, :, 4].swapaxes(0, 1),
     "turned stack": lambda t: t.transpose(2, 0, 1)[1:6, :, 3:6],
     "with an axis": lambda t: t[None, 1, :, 1:4],
@@ -219,6 +227,33 @@ def test_views_are_copied_on_the_device(
         found = L.pinv(operand)
         assert max(copies) <= WORD and len(kept) == 1
         np.testing.assert_allclose(found.read(), np.linalg.pinv(wanted), atol=1e-12)
+
+
+def windows(line: np.ndarray) -> Iterator[np.ndarray]:
+    """Matrices of parts of a line, whole and with steps, turned and not; none without elements."""
+    for begin, m, n in ((0, 5, 7), (5, 6, 7), (3, 4, 11), (11, 3, 12), (1, 2, 23)):
+        matrix = line[begin : begin + m * n].reshape(m, n)
+        for first, step, columns in ((0, 1, 1), (1, 1, 2), (0, 2, 1), (2, 2, 3)):
+            for cut in range(3):
+                found = matrix[first::step, cut::columns], matrix[:, cut::columns].T[None, first:]
+                yield from (view for view in found if view.size)
+
+
+def test_blocks_lie_within_the_memory_and_views_within_them() -> None:
+    line = np.arange(47)
+    for view in windows(line):
+        steps = tuple(step // line.itemsize for step in view.strides)
+        made = view_of(view.shape, steps, int(view.flat[0]), line.size)
+        assert made is not None
+        end = made.begin + int(np.prod(made.block))
+        assert made.begin >= 0 and end <= line.size
+        block = line[made.begin : end].reshape(made.block)
+        taken = block if made.index is None else block[made.index]
+        taken = taken if made.order is None else taken.transpose(made.order)
+        np.testing.assert_array_equal(taken.reshape(view.shape), view)
+    assert view_of((4, 3), (7, 1), 1, 27) is None  # whole rows have no room
+    assert view_of((4, 3), (7, 1), 1, 28) is not None
+    assert view_of((3, 3), (1, 1), 0, 9) is None  # windows that overlap
 
 
 @needs_compiler
@@ -365,6 +400,22 @@ def test_without_room_the_host_computes(kept: Programs) -> None:
 
 
 @needs_compiler
+def test_other_programs_make_room(kept: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "most_bytes", lambda device: 1 << 40)
+    a, b = square(200, 200), square(202, 202)
+    with on("emulated"):
+        L.inv(there(a))  # workspaces that all programs of a process share
+        first = kept.nbytes
+    with emulated_device(capacity=2 * first + (1 << 18)):  # both have no room beside operands
+        L.inv(there(a))
+        kept._programs.popitem(last=False)
+        assert kept.nbytes == first
+        found = L.inv(there(b))
+        assert first < kept.nbytes < 1.1 * first
+        np.testing.assert_allclose(found.read(), np.linalg.inv(b), atol=1e-10)
+
+
+@needs_compiler
 def test_threads_share_programs(kept: Programs) -> None:
     arrays = [square(6, 6) for _ in range(4)]
     wrong: list[Any] = []
@@ -406,6 +457,8 @@ def test_functions_that_programs_lack_are_the_hosts(
             for one, other in zip(found, listed(call(md.asarray(values))), strict=True):
                 np.testing.assert_array_equal(one.read(), other.read())
         assert not len(kept)
+        integers = there(np.arange(6).reshape(2, 3)) @ there(np.arange(6).reshape(3, 2))
+        assert integers.tolist() == [[10, 13], [28, 40]] and not kept.nbytes
 
 
 @needs_compiler
