@@ -477,9 +477,10 @@ def _computed_there(
     if not all(isinstance(x, Tensor | np.ndarray) for x in operands):
         return None
     known = tuple((name, type(value), value) for name, value in attributes.items())
+    is_library = op.kind is OpKind.LIBRARY  # whose functions may pass NaN on; the host refuses it
     results = PROGRAMS.call(
         (op, known), operands, place, lambda nodes: Traced([op(*nodes, **attributes)], None),
-        takes_complex=op.kind is not OpKind.LIBRARY,
+        finite=is_library, takes_complex=not is_library,
     )  # fmt: skip
     return None if results is None else holding_results(results)[0]
 

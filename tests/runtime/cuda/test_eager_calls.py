@@ -286,7 +286,7 @@ WRONG = [
         L.inv, L.det, L.slogdet, L.svd, L.svdvals, L.eigh, L.eigvalsh, L.qr, L.pinv, L.cond, L.matrix_rank,
         lambda a: L.solve(np.eye(5), a), lambda a: L.lstsq(a, a), lambda a: L.cho_solve((a, True), a),
         lambda a: L.cond(a, 1), lambda a: L.norm(a, 2, axis=(1, 2)), lambda a: L.matrix_power(a, -1),
-        lambda a: L.eigh(np.eye(5), b=a),
+        lambda a: L.eigh(np.eye(5), b=a), L.cholesky, lambda a: L.solve_triangular(a, a, lower=False),
     )),
     (lambda a: L.cho_solve((a, True), a), square(5, 5) * (1 - np.eye(5))),
     (lambda a: L.solve_triangular(a, a, lower=True), square(5, 5) * (1 - np.eye(5))),
