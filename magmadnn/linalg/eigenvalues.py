@@ -23,6 +23,7 @@ from magmadnn.graph.op import (
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature, is_integer, shape_text
 from magmadnn.graph.transforms.stacking import last_axes
+from magmadnn.memory.dtypes import limits_of
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal, where
 from magmadnn.ops import max as max_
@@ -108,7 +109,7 @@ def inverse_gaps(values: Any) -> Any:
     """1 / (v_j - v_i), 0 where the two are equal to rounding: n eps times the largest."""
     n = values.shape[-1]
     gaps = expand_dims(values, -2) - expand_dims(values, -1)
-    least = 4 * np.finfo(values.dtype).eps * n
+    least = 4 * limits_of(values.dtype).eps * n
     largest = expand_dims(expand_dims(max_(abs_(values), axis=-1), -1), -1)
     equal = less_equal(abs_(gaps), largest * least)
     return where(equal, 0, reciprocal(where(equal, 1, gaps)))

@@ -21,6 +21,7 @@ from magmadnn.graph.op import (
 )
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
+from magmadnn.memory.dtypes import limits_of
 from magmadnn.ops import conj, expand_dims, greater, matmul, real, reciprocal, squeeze, where
 from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
@@ -113,7 +114,7 @@ def settled_rcond(name: str, a: Any, rcond: float | None) -> float:
     if rcond is None:
         dtype = np.float64 if a.dtype.kind in "iub" else a.dtype
         sizes = [n for n in a.shape[-2:] if isinstance(n, int)]
-        return float(np.finfo(dtype).eps) * max(sizes, default=1)
+        return float(limits_of(dtype).eps) * max(sizes, default=1)
     if not isinstance(rcond, (int, float)) or not 0 <= rcond < 1:
         raise ArgumentError(f"{name}: rcond must be a number from 0 to below 1, got {rcond!r}")
     return float(rcond)

@@ -23,6 +23,7 @@ from magmadnn.graph.op import (
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec, is_complex
 from magmadnn.graph.transforms.stacking import last_axes
+from magmadnn.memory.dtypes import limits_of
 from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor
@@ -136,7 +137,7 @@ def _rule(g: Any, y: Any, a: Any, vectors: bool, full: bool) -> Any:
 def _inverse(s: Any) -> Any:
     """1 / s, 0 where s is 0 to rounding."""
     largest = max_(s, axis=-1, keepdims=True)
-    zero = less_equal(s, largest * (4 * np.finfo(s.dtype).eps * s.shape[-1]))
+    zero = less_equal(s, largest * (4 * limits_of(s.dtype).eps * s.shape[-1]))
     return where(zero, 0, reciprocal(where(zero, 1, s)))
 
 
@@ -145,7 +146,7 @@ def _inverse_gaps(s: Any) -> Any:
     rows, columns = expand_dims(s, -2), expand_dims(s, -1)
     largest = expand_dims(expand_dims(max_(s, axis=-1), -1), -1)
     gaps, sums = rows - columns, rows + columns
-    least = largest * (4 * np.finfo(s.dtype).eps * s.shape[-1])
+    least = largest * (4 * limits_of(s.dtype).eps * s.shape[-1])
     equal = less_equal(gaps * gaps, least * least)
     return where(equal, 0, reciprocal(where(equal, 1, gaps * sums)))
 

@@ -50,3 +50,12 @@ def is_complex(dtype: np.dtype[Any]) -> bool:
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Whether a dtype is a floating-point number (bfloat16 included)."""
     return dtype.kind == "f" or dtype == BFLOAT16
+
+
+def limits_of(dtype: Any) -> Any:
+    """`np.finfo` of a floating-point dtype, bfloat16 too: `eps`, `tiny`, `max` and the like.
+
+    Raises:
+        ValueError: of integers, as NumPy's.
+    """
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from magmadnn.graph.op import Draw, Op, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, as_dtype, is_complex, is_floating
+from magmadnn.memory.dtypes import limits_of
 
 from ._arguments import dtype_attribute, dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise
@@ -221,7 +222,7 @@ _faded: Op = pointwise(
 
 def faded(x: Any) -> Any:
     """x, with 0 in place of elements that are below the smallest normal number; NaN stays."""
-    return _faded(x, below=float(np.finfo(dtype_of(x)).tiny))
+    return _faded(x, below=float(limits_of(dtype_of(x)).tiny))
 
 
 def _clip_samples(draw: Draw) -> Iterable[Sample]:

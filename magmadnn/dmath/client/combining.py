@@ -10,6 +10,7 @@ import numpy as np
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import reducing
 from magmadnn.errors import DTypeError, ShapeError, quoted
+from magmadnn.memory.dtypes import limits_of
 
 
 def home(name: str, x: Any) -> Any:
@@ -230,7 +231,7 @@ def result_type(*given: Any) -> np.dtype[Any]:
 
 def finfo(given: Any, /) -> Any:
     """NumPy's `finfo`, of a dtype or an array."""
-    return np.finfo(given.dtype if isinstance(given, Matrix) else given)
+    return limits_of(given.dtype if isinstance(given, Matrix) else given)
 
 
 def iinfo(given: Any, /) -> Any:
