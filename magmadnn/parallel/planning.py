@@ -15,7 +15,7 @@ the model does not know of.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -82,7 +82,8 @@ class Prediction:
     """What one way would take.
 
     Attributes:
-        name: "alone", "data", "model", "hybrid", "pipeline".
+        name: "alone", "data", "model", "hybrid", "pipeline"; data parallel with a shared-out "optimiser",
+            or with shared-out "parameters".
         workers: how many it uses, which may be fewer than there are.
         seconds: of a step.
         computing: the part of them in which a worker computes.
@@ -124,17 +125,17 @@ class TrainingPlan:
     def __str__(self) -> str:
         lines = [
             "predicted, with a core for each worker; workers that share cores wait for each other longer",
-            f"  {'way':<9}{'workers':>8}{'a step':>11}{'computing':>11}{'sent':>11}{'memory':>11}",
+            f"  {'way':<10}{'workers':>8}{'a step':>11}{'computing':>11}{'sent':>11}{'memory':>11}",
         ]
         for one in self.predictions:
             mark = "*" if one is self.best else " "
             full = self.memory_limit is not None and one.memory > self.memory_limit
             lines.append(
-                f"{mark} {one.name:<9}{one.workers:>8}"
+                f"{mark} {one.name:<10}{one.workers:>8}"
                 f"{one.seconds * 1e3:>8.2f} ms{one.computing * 1e3:>8.2f} ms"
                 f"{in_units(one.sent):>11}{in_units(one.memory):>11}{'  no room' if full else ''}"
             )
-        lines += [f"  {name:<9}left out: {why}" for name, why in self.left_out.items()]
+        lines += [f"  {name:<10}left out: {why}" for name, why in self.left_out.items()]
         return "\n".join(lines)
 
 
@@ -192,8 +193,8 @@ class _Planner:
         self._layers: list[Splittable] = splittable(program.outputs[:1], self._parameters)
 
     def plan(self, workers: int, all_workers: bool) -> TrainingPlan:
-        makers = {"data": self._data, "model": self._model, "hybrid": self._hybrid}
-        makers["pipeline"] = self._pipeline
+        makers = {"data": self._data, "optimiser": self._optimiser, "parameters": self._pieces}
+        makers |= {"model": self._model, "hybrid": self._hybrid, "pipeline": self._pipeline}
         self._one = one = self._alone()
         found: list[Prediction] = [] if all_workers and workers > 1 else [one]
         left_out: dict[str, str] = {}
@@ -258,9 +259,58 @@ class _Planner:
             self._program, rows, 1 if self._is_on_gpu else -(-shards // count)
         )
         seconds = computing + 2 * sums * self._rates.latency + self._collected(sent)
-        memory = self._memory(self._program, rows).total
+        found = self._memory(self._program, rows)
+        memory = int(found.total - found.gradients + self._vectors(count) * sum(sizes))
         way = DataParallel(shards=shards)
         return Prediction("data", count, seconds, computing, int(sent), memory, way)
+
+    def _vectors(self, count: int) -> int:
+        """Vectors of gradients that a worker has at a time: of blocks of its shards, to be sent, and the sum.
+
+        Of shards that are added in a tree one waits on each level.
+        """
+        if self._is_on_gpu:
+            return 3
+        shards = max(SHARDS, count)
+        own = -(-shards // count)
+        return 3 + (own - 1).bit_length() + (2 if shards % count or own & (own - 1) else 0)
+
+    def _optimiser(self, count: int) -> Prediction:
+        """As `_data`, with the optimiser's state of a share of the parameters: the bytes sent are the same.
+
+        Sums are scattered, and new parameters gathered. On processors shares are of whole parameters.
+        """
+        data, slots = self._data(count), sum(slot.value.nbytes for slot in self._slots.values())
+        if count > len(self._parameters):
+            raise ArgumentError(f"{count} workers cannot share {len(self._parameters)} parameters")
+        share = 1 / count
+        if not self._is_on_gpu:
+            sizes = [float(elements(p.shape)) for p in self._parameters]
+            bounds = [0, *evened(sizes, [True] * len(sizes), count), len(sizes)]
+            share = max(sum(sizes[a:b]) for a, b in pairwise(bounds)) / sum(sizes)
+        memory = int(data.memory - 2 * slots * (1 - share))  # and copies to go back to
+        way = DataParallel(shards=max(SHARDS, count), shard="optimiser")
+        return replace(data, name="optimiser", memory=memory, way=way)
+
+    def _pieces(self, count: int) -> Prediction:
+        """As `_data`, with a piece of each parameter: gathered layer by layer, forward and back.
+
+        At a time two layers' parameters are whole, and as many gradients of these.
+        """
+        data = self._data(count)
+        layers: dict[Any, int] = {}
+        for p in self._parameters:
+            nbytes = elements(p.shape) * p.dtype.itemsize
+            layers[layer_of(p)] = layers.get(layer_of(p), 0) + nbytes
+        two, total = sum(sorted(layers.values())[-2:]), sum(layers.values())
+        sent = 3 * (count - 1) / count * total  # forward, back, and scattered sums
+        calls = 3 * len(layers) - 1  # what the last layer gathered is there on the way back
+        seconds = data.computing + calls * self._rates.latency + self._collected(sent)
+        rows = self._memory(self._program, -(-self._rows // count))
+        kept = (rows.parameters + rows.copies) / count  # with the optimiser's state
+        memory = kept + self._vectors(count) * two + rows.activations + rows.batch + rows.workspace
+        way = DataParallel(shards=max(SHARDS, count), shard="parameters")
+        return Prediction("parameters", count, seconds, data.computing, int(sent), int(memory), way)
 
     def _placed(
         self, name: str, count: int, way: TrainingWay, splits: Mapping[str, str], shares_rows: bool

@@ -44,7 +44,9 @@ def test_the_proposal_is_never_slower_with_more_workers() -> None:
     for workers in (1, 2, 3, 4, 6):
         found = md.parallel.plan(model, workers, IMAGES, Y, batch_size=48)
         names = {one.name for one in found.predictions} | set(found.left_out)
-        assert names == {"alone", "data", "model", "hybrid", "pipeline"}
+        assert names == {
+            "alone", "data", "optimiser", "parameters", "model", "hybrid", "pipeline",
+        }  # fmt: skip
         assert all(one.workers <= workers and one.memory > 0 for one in found.predictions)
         assert found.best.seconds == min(one.seconds for one in found.predictions)
         seconds.append(found.best.seconds)
@@ -148,6 +150,45 @@ def test_a_network_larger_than_one_device_trains_on_two() -> None:
     for values in simulate(2, run):
         for name, value in expected.items():
             np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("shard", [None, "optimiser", "parameters"])
+def test_data_parallel_ways_are_predicted_as_they_are(shard: Any, ranks: int) -> None:
+    """Their memory beside that of a step on ranks, the most of any; bytes beside those of all gradients."""
+    found = md.parallel.plan(deep(), ranks, X, Y, batch_size=16, all_workers=True)
+    by = {one.name: one for one in found.predictions}
+    one, data = by[shard or "data"], by["data"]
+    assert isinstance(one.way, md.parallel.DataParallel) and one.way.shard == shard
+    assert one.sent == pytest.approx(data.sent * (1.5 if shard == "parameters" else 1))
+
+    def run(comm: Communicator) -> int:
+        model = deep()
+        way = md.parallel.DataParallel(communicator=comm, shard=shard)
+        model.fit(X, Y, batch_size=16, epochs=1, verbose=False, parallel=way)
+        return int(model.memory(batch_size=16).total)
+
+    assert one.memory == pytest.approx(max(simulate(ranks, run)), rel=0.2)
+
+
+def deep() -> md.Model:
+    """Several layers of one size, of which none has most of the weights."""
+    layers = md.layers
+    hidden = [layers.Dense(256, activation="tanh") for _ in range(6)]
+    return md.Model(
+        [layers.Input((16,)), *hidden, layers.Dense(4)],
+        loss="cross_entropy", optimizer=md.optim.Adam(0.01), seed=3,
+    )  # fmt: skip
+
+
+def test_where_memory_is_short_parameters_are_shared_out() -> None:
+    """On a quick wire that is the way with room, but for those that split layers."""
+    limit = int(0.75 * deep().memory(X, Y, batch_size=16).total)
+    found = md.parallel.plan(deep(), 4, X, Y, batch_size=16, memory_limit=limit)
+    by = {one.name: one for one in found.predictions}
+    assert by["parameters"].memory <= limit < by["data"].memory
+    assert "parameters" in str(found)
+    assert found.best.memory <= limit
 
 
 def test_mistakes() -> None:
