@@ -36,7 +36,7 @@ _RUN: tuple[Option, ...] = (
         "--parallel",
         one_of("way", PARALLEL),
         "WAY",
-        "how they share it: data (default), model, hybrid, pipeline, or auto for the quickest that has room",
+        "how they share it: data (default), optimiser, parameters, model, hybrid, pipeline, auto: the best",
     ),
     (
         "--memory-limit",

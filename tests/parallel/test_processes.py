@@ -138,11 +138,13 @@ def test_the_command_line_trains_on_workers(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     table(tmp_path)
     found = []
-    for workers in ("2", "3"):
+    for workers, way in (("2", "data"), ("3", "parameters")):  # which have the same bits
         given = (
             "mlp",
             "--data",
             "table.csv",
+            "--parallel",
+            way,
             "--epochs",
             "2",
             "--device",

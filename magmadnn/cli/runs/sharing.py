@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from magmadnn.cli.console import Console
@@ -10,7 +11,7 @@ from magmadnn.parallel import DataParallel, Hybrid, ModelParallel, Pipeline, pla
 from magmadnn.parallel.way import SHARDS, TrainingWay
 from magmadnn.training import Model
 
-PARALLEL = ("data", "model", "hybrid", "pipeline", "auto")
+PARALLEL = ("data", "optimiser", "parameters", "model", "hybrid", "pipeline", "auto")
 _SAMPLES = 8  # that say what data looks like
 
 
@@ -29,5 +30,13 @@ def way_of(
         )  # fmt: skip
         say(f"\npredictions for a step of {batch_size} rows on {size} workers\n{found}\n")
         return found.way
-    ways = {"model": ModelParallel, "hybrid": Hybrid, "pipeline": Pipeline}
-    return DataParallel(shards=max(SHARDS, size)) if name == "data" else ways[name]()
+    shards = max(SHARDS, size)
+    ways: dict[str, Callable[[], TrainingWay]] = {
+        "data": lambda: DataParallel(shards=shards),
+        "optimiser": lambda: DataParallel(shards=shards, shard="optimiser"),
+        "parameters": lambda: DataParallel(shards=shards, shard="parameters"),
+        "model": ModelParallel,
+        "hybrid": Hybrid,
+        "pipeline": Pipeline,
+    }
+    return ways[name]()
