@@ -477,11 +477,10 @@ def _computed_there(
     if not all(isinstance(x, Tensor | np.ndarray) for x in operands):
         return None
     known = tuple((name, type(value), value) for name, value in attributes.items())
-    is_library = op.kind is OpKind.LIBRARY  # whose functions may pass NaN on; the host refuses it
-    results = PROGRAMS.call(
-        (op, known), operands, place, lambda nodes: Traced([op(*nodes, **attributes)], None),
-        finite=is_library, takes_complex=not is_library,
-    )  # fmt: skip
+    is_library = op.kind is OpKind.LIBRARY  # which may pass NaN on; the host refuses it
+    trace = lambda nodes: Traced([op(*nodes, **attributes)], None)  # noqa: E731
+    how = {"finite": is_library, "takes_complex": not is_library}
+    results = PROGRAMS.call((op, known), operands, place, trace, **how)
     return None if results is None else holding_results(results)[0]
 
 
