@@ -17,6 +17,8 @@ import pytest
 import magmadnn as md
 from magmadnn.cli.arguments import in_bytes
 from magmadnn.cli.runs import training_run
+from magmadnn.cli.train import parser
+from magmadnn.errors import ArgumentError
 from magmadnn.storage.run_folder import read_run
 
 SMALL = ("--hidden", "7", "--epochs", "2", "--batch-size", "16")
@@ -306,3 +308,13 @@ def test_a_step_beyond_the_memory_limit_is_refused_in_words_of_the_command(
 )
 def test_amounts_of_memory_have_units(text: str, bytes_: int) -> None:
     assert in_bytes(text) == bytes_
+
+
+def test_other_ranks_tell_of_the_folder_that_all_see(command, images, tmp_path) -> None:
+    """What they keep themselves is in a folder of their own, which is gone when the message is read."""
+    assert command("train", "--data", images, *SMALL, "--out", "run").code == 0
+    arguments = parser().parse_args(["--resume", str(tmp_path / "run"), "--epochs", "5"])
+    with pytest.raises(ArgumentError) as raised:
+        training_run.follow(arguments)
+    assert f"of the run in {tmp_path / 'run'}; " in str(raised.value)
+    assert "magmadnn-rank-" not in str(raised.value)

@@ -15,7 +15,7 @@ from magmadnn.backends import cuda
 from magmadnn.cli.arguments import as_typed
 from magmadnn.cli.console import Console
 from magmadnn.data import Dataset
-from magmadnn.errors import ArgumentError, DeviceError, FileError
+from magmadnn.errors import ArgumentError, DeviceError, FileError, MagmaDNNError
 from magmadnn.storage import printing
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import check_links, create_run, read_run
@@ -94,18 +94,32 @@ def _run_of(
 
 
 def follow(arguments: argparse.Namespace) -> int:
-    """Take part in a run of which rank 0 keeps the folder; what this rank would keep goes away."""
+    """Take part in a run of which rank 0 keeps the folder; what this rank would keep goes away.
+
+    What is wrong is told of rank 0's folder, which all see.
+    """
+    given = arguments.resume or arguments.out or "the run"
     with tempfile.TemporaryDirectory(prefix="magmadnn-rank-") as place:
-        arguments.json, say, own = None, Console(True), Path(place) / "run"
-        if arguments.resume is None:
-            arguments.out = str(own)
-            return start_run(arguments, say)
-        own.mkdir()
-        for path in expanded(arguments.resume).iterdir():
-            if path.is_file():  # no checkpoints: rank 0 tells what is in them
-                shutil.copy(path, own)
-        arguments.resume, arguments.out = str(own), None
-        return resume_run(arguments, say)
+        own = Path(place) / "run"
+        try:
+            return _follow(arguments, own)
+        except MagmaDNNError as error:
+            error.args = (str(error).replace(str(own), str(given)), *error.args[1:])
+            raise
+
+
+def _follow(arguments: argparse.Namespace, own: Path) -> int:
+    """Take part with an own folder."""
+    arguments.json, say = None, Console(True)
+    if arguments.resume is None:
+        arguments.out = str(own)
+        return start_run(arguments, say)
+    own.mkdir()
+    for path in expanded(arguments.resume).iterdir():
+        if path.is_file():  # no checkpoints: rank 0 tells what is in them
+            shutil.copy(path, own)
+    arguments.resume, arguments.out = str(own), None
+    return resume_run(arguments, say)
 
 
 def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:
