@@ -130,6 +130,23 @@ def test_models_that_end_leave_stacks_of_powers_of_two(stacks: list[tuple[int, b
 
 
 @needs_compiler
+def test_bits_do_not_depend_on_earlier_calls(stacks: list[tuple[int, bool]]) -> None:
+    """Six models are six, then two and one, also where a program of five is there already."""
+    given: dict[str, Any] = {"batch_size": BATCH, "epochs": [1, 1, 1, 2, 2, 2], "verbose": False}
+    found = []
+    with emulated_device():
+        for _ in range(2):
+            models = [network(k) for k in range(6)]
+            md.fit_many(models, X, Y, **given)
+            found.append(digests(models))
+            assert {count for count, _ in stacks} == {6, 2}  # of three that are left, one by itself
+            five = [network(k) for k in range(5)]
+            md.fit_many(five, X, Y, **(given | {"epochs": 1}))
+            stacks.clear()
+    assert found[0] == found[1]
+
+
+@needs_compiler
 def test_a_model_that_fails_is_dropped_as_it_was(stacks: list[tuple[int, bool]]) -> None:
     """The epoch in which one overflows is run anew, one by one; the others go on together."""
     y = np.eye(3, dtype=np.float32)[Y]

@@ -147,7 +147,7 @@ def _group_of(wanted: Sequence[Wanted], training: int) -> _AnyGroup | None:
         return None
     if all(map(is_small, wanted)):
         return Group(wanted, training)
-    return StackedGroup(wanted, training) if can_stack(wanted) else None
+    return StackedGroup(wanted) if can_stack(wanted) else None
 
 
 def _lies_there(wanted: Sequence[Wanted]) -> bool:

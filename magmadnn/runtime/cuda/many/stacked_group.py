@@ -24,17 +24,17 @@ class StackedGroup:
     """Legs of models that are built alike.
 
     Models that are to do the same number of epochs and batches, with rows of the same arrays, run as one
-    program; one that is alone is left to its own `fit`. The first program is of as many models as there are;
-    as models end, programs of powers of two follow, so that few are compiled.
+    program; one that is alone is left to its own `fit`. The first program of a call is of as many models as
+    there are; as models end, programs of powers of two follow, so that few are compiled. Which these are
+    depends on the call alone, since roundings depend on it.
 
     Args:
         wanted: the legs of one of them.
-        training: how many of these train; they come first.
     """
 
-    def __init__(self, wanted: Sequence[Wanted], training: int) -> None:
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._wanted, self._device = list(wanted), wanted[0].runner.device
-        self._training = training
+        self._whole = 0  # models of the call's first program
         self._most = most_models(wanted)
         self._stacks: dict[int, Stack] = {}
         self._orders = [Buffer(self._device) for _ in wanted]
@@ -49,6 +49,7 @@ class StackedGroup:
         alike = defaultdict[object, list[int]](list)
         for number, piece in enumerate(pieces):
             alike[_looks(piece)].append(number)
+        self._whole = self._whole or max(map(len, alike.values()), default=0)
         for numbers in alike.values():
             self._run(pieces, numbers)
         self._seconds = time.perf_counter() - began
@@ -68,7 +69,7 @@ class StackedGroup:
 
         What the call used itself stays for the next one, if it is little.
         """
-        used, self._is_used = self._is_used, False
+        used, self._is_used, self._whole = self._is_used, False, 0
         _, total = device_memory(self._device).free_and_total()
         if used and self.nbytes <= _KEPT_SHARE * total:
             return
@@ -95,10 +96,8 @@ class StackedGroup:
     def _size(self, count: int) -> int:
         """How many of so many models the next program has."""
         count = min(count, self._most)
-        fits = [size for size in self._stacks if size <= count]
-        if not self._stacks:
-            return count
-        return max([*fits, 1 << count.bit_length() - 1])
+        most = 1 << count.bit_length() - 1
+        return max(most, self._whole) if self._whole <= count else most
 
     def _run_stack(self, size: int, pieces: Sequence[Piece], numbers: Sequence[int]) -> None:
         if size < 2:
