@@ -382,6 +382,7 @@ def _pull(worker: Worker, x: Parts) -> tuple[Any, Array]:
 def _forget(worker: Worker) -> tuple[Any, None]:
     worker.arrays.clear()
     worker.team.programs.clear()
+    worker.team.cast_buffers.clear()
     worker.team.kept.set_budget(0)
     return None, None
 
