@@ -11,7 +11,16 @@ from magmadnn.parallel import DataParallel, Hybrid, ModelParallel, Pipeline, pla
 from magmadnn.parallel.way import SHARDS, TrainingWay
 from magmadnn.training import Model
 
-PARALLEL = ("data", "optimiser", "parameters", "model", "hybrid", "pipeline", "auto")
+# made for a number of shards
+_WAYS: dict[str, Callable[[int], TrainingWay]] = {
+    "data": lambda shards: DataParallel(shards=shards),
+    "optimiser": lambda shards: DataParallel(shards=shards, shard="optimiser"),
+    "parameters": lambda shards: DataParallel(shards=shards, shard="parameters"),
+    "model": lambda shards: ModelParallel(),
+    "hybrid": lambda shards: Hybrid(),
+    "pipeline": lambda shards: Pipeline(),
+}
+PARALLEL = (*_WAYS, "auto")
 _SAMPLES = 8  # that say what data looks like
 
 
@@ -30,13 +39,4 @@ def way_of(
         )  # fmt: skip
         say(f"\npredictions for a step of {batch_size} rows on {size} workers\n{found}\n")
         return found.way
-    shards = max(SHARDS, size)
-    ways: dict[str, Callable[[], TrainingWay]] = {
-        "data": lambda: DataParallel(shards=shards),
-        "optimiser": lambda: DataParallel(shards=shards, shard="optimiser"),
-        "parameters": lambda: DataParallel(shards=shards, shard="parameters"),
-        "model": ModelParallel,
-        "hybrid": Hybrid,
-        "pipeline": Pipeline,
-    }
-    return ways[name]()
+    return _WAYS[name](max(SHARDS, size))

@@ -109,7 +109,7 @@ def follow(arguments: argparse.Namespace) -> int:
 
 
 def _follow(arguments: argparse.Namespace, own: Path) -> int:
-    """Take part with an own folder."""
+    """Take part in a run, with what this rank keeps in a folder of its own; returns the exit code."""
     arguments.json, say = None, Console(True)
     if arguments.resume is None:
         arguments.out = str(own)

@@ -63,7 +63,7 @@ class SearchArguments:
         return Ends(self.own["trials"], self.own["total_epochs"], self.until)
 
     def ending(self, ends: Ends) -> SearchArguments:
-        """The same with other ends."""
+        """The same search, which ends otherwise."""
         until = None if ends.until is None else f"{ends.until.metric}={ends.until.value!r}"
         new = {"trials": ends.trials, "total_epochs": ends.total_epochs, "until": until}
         return replace(self, own={**self.own, **new})

@@ -128,8 +128,9 @@ def stacked_program(programs: Sequence[Program], leaf: Leaf) -> Program:
     Raises:
         GraphError: if structures differ.
     """
-    first = structure_of(programs[0])
-    if any(structure_of(program) != first for program in programs[1:]):
+    others = [program for program in programs if program is not programs[0]]
+    first = structure_of(programs[0]) if others else None
+    if any(structure_of(program) != first for program in others):
         raise GraphError("stack: the programs differ in more than values; group them first")
     count = len(programs)
     known: dict[Node, _Value] = {}  # by the first program's nodes

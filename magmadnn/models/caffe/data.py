@@ -6,26 +6,20 @@ from dataclasses import dataclass
 
 from magmadnn.errors import ArgumentError, DataError, quoted
 
-from .description import Described
+from .description import Described, Source
 from .fields import Fields
 
 DATA = ("Data", "DummyData", "HDF5Data", "ImageData", "Input", "MemoryData", "WindowData")
 
 
 @dataclass(frozen=True)
-class Unused:
+class Unused(Source):
     """Data that no layer has taken so far: an input of the model, or labels.
 
     Attributes:
-        name: what layers call it.
-        sizes: as the file has them, the batch first; empty where it has none.
-        line: of the declaration.
         crop: size that images are cut to; None where the file does not say.
     """
 
-    name: str
-    sizes: tuple[int, ...]
-    line: int
     crop: int | None = None
 
     def where(self, file: str) -> str:

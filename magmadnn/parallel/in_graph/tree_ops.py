@@ -20,6 +20,7 @@ from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
+from magmadnn.ops._arguments import first_dtype
 from magmadnn.parallel.tree import TreeSum
 
 from .beside import beside
@@ -55,7 +56,8 @@ def _sum_on_gpu(ranks: int) -> tuple[NcclCommunicator, Literal["sum"]]:
     return gpus_of(group_named(GROUP, ranks, "sum_of_ranks")), "sum"
 
 
-def _token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
+def token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
+    """The shape of what stands for a call that was begun."""
     return (1,)
 
 
@@ -63,13 +65,9 @@ def _row_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) ->
     return specs[0].shape[1:]
 
 
-def _token_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
+def token_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
+    """The dtype of what stands for a call that was begun."""
     return np.dtype(np.int64)
-
-
-def _first_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
-    first: np.dtype[Any] = dtypes[0]
-    return first
 
 
 def _no_samples(draw: Draw) -> list[Sample]:
@@ -83,8 +81,8 @@ tree_begin: Op = Op(
     args=("blocks", "*before"),
     formula="begins the sum of all ranks' blocks [blocks, n] over leaves `there` of a tree, behind `before`",
     kind=OpKind.COLLECTIVE,
-    shapes=_token_shape,
-    dtypes=_token_dtype,
+    shapes=token_shape,
+    dtypes=token_dtype,
     numpy=_begin,
     vjp=_NO_GRADIENT,
     reference=_begin,
@@ -98,7 +96,7 @@ tree_wait: Op = Op(
     formula="the sum that was begun, [n]",
     kind=OpKind.COLLECTIVE,
     shapes=_row_shape,
-    dtypes=_first_dtype,
+    dtypes=first_dtype,
     numpy=_wait,
     vjp=_NO_GRADIENT,
     reference=_wait,
@@ -113,7 +111,7 @@ sum_of_ranks: Op = Op(
     formula="the sum of all ranks' blocks [1, n]: [n]; a rank on a GPU is one leaf",
     kind=OpKind.COLLECTIVE,
     shapes=_row_shape,
-    dtypes=_first_dtype,
+    dtypes=first_dtype,
     numpy=_sum,
     vjp=_NO_GRADIENT,
     reference=_sum,

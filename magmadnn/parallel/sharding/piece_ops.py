@@ -21,7 +21,7 @@ from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.parallel.in_graph.beside import beside
-from magmadnn.parallel.in_graph.tree_ops import GROUP
+from magmadnn.parallel.in_graph.tree_ops import GROUP, token_dtype, token_shape
 from magmadnn.parallel.tree import TreeSum
 
 _NO_GRADIENT: Final = NoGradient("it is put into programs that have their gradients")
@@ -69,14 +69,6 @@ def _scatter_on_gpu(ranks: int, number: int) -> tuple[NcclCommunicator, Literal[
     return gpus_of(group_of(GROUP, ranks, "share_wait")), "scatter"
 
 
-def _token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
-    return (1,)
-
-
-def _token_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
-    return np.dtype(np.int64)
-
-
 def _gathered_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
     return (attributes["ranks"], *specs[0].shape)
 
@@ -109,8 +101,8 @@ gather_begin: Op = _op(
     "_gather_begin",
     ("vector", "*before"),
     "begins to gather all ranks' vectors [n], behind what `before` stands for",
-    _token_shape,
-    _token_dtype,
+    token_shape,
+    token_dtype,
     _gather_begin,
     _begin_on_gpu,
 )
@@ -129,8 +121,8 @@ share_begin: Op = _op(
     "_share_begin",
     ("blocks", "*before"),
     "begins the sum of all ranks' blocks [blocks, ranks, n] over the leaves `there` of a tree",
-    _token_shape,
-    _token_dtype,
+    token_shape,
+    token_dtype,
     _share_begin,
     _begin_on_gpu,
     "leaves",

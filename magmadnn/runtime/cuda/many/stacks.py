@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from magmadnn.backends.cuda import device_engine, device_memory
-from magmadnn.backends.cuda.engine import KernelNode
 from magmadnn.compiler.cuda.fused.permutations import interleaved
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, placeholder, variable
 from magmadnn.graph.op import Array, Op, OpKind
@@ -17,7 +16,7 @@ from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import stacked_program
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.foreign import OnDevice, packed_strides
-from magmadnn.runtime.cuda.code import functions_of
+from magmadnn.runtime.cuda.data.arrays import begin
 from magmadnn.runtime.cuda.data.block import Block
 from magmadnn.runtime.cuda.running.planned import runner_of
 from magmadnn.runtime.cuda.running.slices import CudaSlices
@@ -91,12 +90,9 @@ class Stack:
             model, is NaN or infinite: all models' own variables are as before.
         """
         engine = device_engine(self._device)
-        for node, stacked in self._variables.items():
-            tensor = tensor_of(stacked)
-            place = tensor.memory.device_pointer(write=True)
-            for address in self._addresses(node, seats):
-                engine.copy(place, address, tensor.nbytes // self.count)
-                place += tensor.nbytes // self.count
+        for node in self._variables:
+            for address, place, nbytes in self._places_of(node, seats, write=True):
+                engine.copy(place, address, nbytes)
         together = sum(map(bool, counts)) == 1
         found: list[list[list[Array]]] = [[] for _ in self._legs]
         for leg, own in zip(self._legs, zip(*seats, strict=True), strict=True):
@@ -111,11 +107,8 @@ class Stack:
                     return None
                 found[number] += made
         for node in self._changed:
-            tensor = tensor_of(self._variables[node])
-            place = tensor.memory.device_pointer()
-            for address in self._addresses(node, seats):
-                engine.copy(address, place, tensor.nbytes // self.count)
-                place += tensor.nbytes // self.count
+            for address, place, nbytes in self._places_of(node, seats, write=False):
+                engine.copy(address, place, nbytes)
         engine.wait()
         return [
             [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
@@ -137,10 +130,15 @@ class Stack:
         for node in self._variables.values():
             node.value.let_go()
 
-    def _addresses(self, node: Node, seats: Sequence[Sequence[Seat]]) -> list[int]:
-        """Where a variable of each model lies."""
-        leg, number = self._places[node]
-        return [own[leg].variables[number] for own in seats]
+    def _places_of(
+        self, node: Node, seats: Sequence[Sequence[Seat]], write: bool
+    ) -> Iterator[tuple[int, int, int]]:
+        """Where a variable of each model lies, its place in the stack, which may be written, and bytes."""
+        tensor, (leg, number) = tensor_of(self._variables[node]), self._places[node]
+        nbytes = tensor.nbytes // self.count
+        place = tensor.memory.device_pointer(write=write)
+        for k, own in enumerate(seats):
+            yield own[leg].variables[number], place + k * nbytes, nbytes
 
 
 class _OnDevice:
@@ -204,7 +202,7 @@ class StackedLeg:
 
     def __init__(self, wanted: Wanted, variables: Mapping[Node, Node], count: int) -> None:
         runner = wanted.runner
-        self._device, self._engine = runner.device, runner.engine
+        self._device = runner.device
         self._count, self._batch = count, wanted.batch_size
         fed: dict[Node, Node] = {}
 
@@ -271,13 +269,7 @@ class StackedLeg:
         for first in range(done, done + steps, self._most):
             count = min(self._most, done + steps - first)
             size = (self._count, length, first * self._batch, self._batch, count)
-            launch = interleaved(orders, self._order.address, *size)
-            function = functions_of(self._engine, [launch.variant])[launch.variant]
-            self._engine.launch(
-                KernelNode(
-                    function, launch.grid, launch.block, launch.shared_bytes, launch.arguments
-                )
-            )
+            begin(self._device, interleaved(orders, self._order.address, *size))
             rows = count * self._count * self._batch
             order = OnDevice((rows,), np.dtype(np.int64), self._order.address, self._device, None)
             values = {node: v[first : first + count] for node, v in self._values.items()}

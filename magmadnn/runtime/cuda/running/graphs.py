@@ -167,17 +167,17 @@ def with_room(parts: Sequence[Launch], chip: Chip) -> list[list[Launch]]:
 
     One of many rounds is alone: a launch is little beside it, and its blocks would get what others need.
     """
-    large = [one for one in parts if load_of([one]).rounds(chip) >= _MANY_ROUNDS]
-    groups, count = [[one] for one in large], MOST_ARGUMENTS
+    large, groups, count = list[list[Launch]](), list[list[Launch]](), 0
     for one in parts:
-        if one in large:
+        if load_of([one]).rounds(chip) >= _MANY_ROUNDS:
+            large.append([one])
             continue
         count += len(one.arguments)
-        if count > MOST_ARGUMENTS or len(groups) == len(large):
+        if count > MOST_ARGUMENTS or not groups:
             groups.append([])
             count = len(one.arguments)
         groups[-1].append(one)
-    return groups
+    return [*large, *groups]
 
 
 class _Levels(NamedTuple):
