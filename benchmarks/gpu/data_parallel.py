@@ -1,6 +1,6 @@
 """Training on several GPUs beside PyTorch's DDP: images a second of the papers' network and AlexNet.
 
-    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers] [--ways data,hybrid] [--torch]
+    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers] [--ways data,hybrid,optimiser,parameters,model] [--torch]
 
 Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn launch`, PyTorch's by its own
 processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts. Random
@@ -69,12 +69,14 @@ def ours(name: str, kind: str) -> None:
 
     comm, case = md.comm.world(), CASES[name]
     x, y = data(case, comm.size)
-    kinds: dict[str, Any] = {
-        "data": md.parallel.DataParallel,
-        "hybrid": md.parallel.Hybrid,
-        "model": md.parallel.ModelParallel,
+    ways: dict[str, Any] = {
+        "data": md.parallel.DataParallel(),
+        "optimiser": md.parallel.DataParallel(shard="optimiser"),
+        "parameters": md.parallel.DataParallel(shard="parameters"),
+        "hybrid": md.parallel.Hybrid(),
+        "model": md.parallel.ModelParallel(),
     }
-    device, way = f"cuda:{comm.rank}", kinds[kind]()
+    device, way = f"cuda:{comm.rank}", ways[kind]
     net = model(name, device, case["precision"])
     size = rows_of(case, comm.size) * comm.size
     history = net.fit(x, y, batch_size=size, epochs=4, shuffle=False, verbose=False, parallel=way)
