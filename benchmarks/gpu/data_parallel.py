@@ -1,11 +1,12 @@
 """Training on several GPUs beside PyTorch's DDP: images a second of the papers' network and AlexNet.
 
-    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers] [--ways data,hybrid,optimiser,parameters,model] [--torch]
+    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers] [--torch]
+        [--ways data,narrow,optimiser,parameters,hybrid,model]
 
 Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn launch`, PyTorch's by its own
-processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts. Random
-images, as many for each GPU ("batch") or for all together ("whole"); seconds of the best epoch behind the
-first. The first case also compares parameters after some steps with those of one GPU in float32 on the same
+processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts. "narrow"
+sends gradients in bfloat16, ours and PyTorch's. Random images, as many for each GPU ("batch") or for all
+together ("whole"); seconds of the best epoch behind the first. The first case also compares parameters after some steps with those of one GPU in float32 on the same
 batches.
 """
 
@@ -26,7 +27,7 @@ import numpy as np
 ALEXNET = {"steps": 8, "shape": (224, 224, 3), "classes": 1000, "precision": "mixed_bf16"}
 CASES: dict[str, dict[str, Any]] = {
     "papers": {"batch": 100, "steps": 300, "shape": (784,), "classes": 10, "precision": "tf32"},
-    "alexnet256": ALEXNET | {"whole": 256},
+    "alexnet256": ALEXNET | {"whole": 256, "steps": 24},
     "alexnet1024": ALEXNET | {"whole": 1024},
 }
 
@@ -71,6 +72,7 @@ def ours(name: str, kind: str) -> None:
     x, y = data(case, comm.size)
     ways: dict[str, Any] = {
         "data": md.parallel.DataParallel(),
+        "narrow": md.parallel.DataParallel(wire="bfloat16"),
         "optimiser": md.parallel.DataParallel(shard="optimiser"),
         "parameters": md.parallel.DataParallel(shard="parameters"),
         "hybrid": md.parallel.Hybrid(),
@@ -99,7 +101,7 @@ def difference(name: str, comm: Any, device: str, way: Any) -> float:
     return max(float(np.abs(shared[k] - alone[k]).max() / np.abs(alone[k]).max()) for k in alone)
 
 
-def peers(name: str, rank: int, size: int, port: int) -> None:
+def peers(name: str, way: str, rank: int, size: int, port: int) -> None:
     """A rank of PyTorch's."""
     import torch
     from torch import nn
@@ -130,6 +132,10 @@ def peers(name: str, rank: int, size: int, port: int) -> None:
     torch.cuda.set_stream(side)
     net = nn.Sequential(*parts).cuda().to(memory_format=torch.channels_last)
     net = nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    if way == "narrow":
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        net.register_comm_hook(None, default_hooks.bf16_compress_hook)
     rule = torch.optim.SGD(net.parameters(), 0.01)
     rows, narrow = rows_of(case, size), case["precision"] == "mixed_bf16"
     x = torch.randn(rows, *case["shape"], device="cuda")
@@ -240,7 +246,7 @@ def main() -> None:
         if options.rank is None:
             ours(options.case, options.ways)
         else:
-            peers(options.case, options.rank, options.size, options.port)
+            peers(options.case, options.ways, options.rank, options.size, options.port)
         return
     for name in options.cases.split(","):
         case = CASES[name]
@@ -248,14 +254,17 @@ def main() -> None:
         print(f"{name}, batch {batch}, {case['precision']}")
         for size in map(int, options.gpus.split(",")):
             ways = options.ways.split(",") if size > 1 else ["data"]
-            for way in [*ways, "torch"] if options.torch else ways:
-                found = started(name, size, way == "torch", way)
-                title = "PyTorch DDP" if way == "torch" else f"ours, {way}"
+            runs = [(way, False) for way in ways]
+            if options.torch:  # of PyTorch's ways these two are there
+                runs += [(way, True) for way in ways if way in ("data", "narrow")]
+            for way, torch in runs:
+                found = started(name, size, torch, way)
+                title = f"PyTorch DDP, {way}" if torch else f"ours, {way}"
                 apart = "" if found["apart"] is None else f"  apart {found['apart']:.1e}"
                 for way, ms in found.get("ms", {}).items():
                     apart += f"  {way} {ms:.3f} ms a step"
                 print(
-                    f"  {size} GPU  {title:12} {found['rate']:12,.0f} images/s{apart}", flush=True
+                    f"  {size} GPU  {title:20} {found['rate']:12,.0f} images/s{apart}", flush=True
                 )
 
 

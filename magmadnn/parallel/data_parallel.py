@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magmadnn.comm import Communicator, world
 from magmadnn.comm.job import ranks_of_job
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, UnknownNameError
 
 from .way import SHARDS, TrainingWay, even_rows, is_whole, shard_rows
 
@@ -42,17 +42,22 @@ class DataParallel(TrainingWay):
         sync: whether layers that look at batches (BatchNorm) see the whole batch, with sums over ranks in
             the middle of the step. There are no shards then: numbers are those of `fit` without `parallel=`,
             but for the order of sums, which depends on the number of ranks.
+        wire: "bfloat16": gradients of float32 are rounded to bfloat16 (by at most 2^-9 of each) before they
+            travel among GPUs, which halves the bytes; GPUs of one machine add them up in float32, those of
+            several round sums too. None sends them as they are. The last batch of an epoch, where it is
+            smaller, and trainings that run a batch at a time send them as they are.
         computed: called with the communicator after this rank's gradients of a batch; for simulations, in
             which arithmetic takes no time.
 
     Raises:
-        ArgumentError: if shards is not at least 1, or sync is given with shard.
+        ArgumentError: if shards is not at least 1, sync is given with shard, or wire with either or for
+            models on the CPU.
     """
 
     layers: ClassVar[dict[str, str]] = {}  # none is split: what `PlacedStep` asks, with sync
     splits_batches: ClassVar[bool] = True
     deterministic: ClassVar[None] = None
-    travelling: ClassVar[tuple[str, ...] | None] = ("shards", "shard", "sync")
+    travelling: ClassVar[tuple[str, ...] | None] = ("shards", "shard", "sync", "wire")
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class DataParallel(TrainingWay):
         shards: int = SHARDS,
         shard: Literal["optimiser", "parameters"] | None = None,
         sync: bool = False,
+        wire: Literal["bfloat16"] | None = None,
         computed: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__(communicator, computed=computed)
@@ -81,6 +87,14 @@ class DataParallel(TrainingWay):
                 f"DataParallel: sync=True has no shards whose sums shard={shard!r} could share out: leave "
                 "one out"
             )
+        if wire not in (None, "bfloat16"):
+            raise UnknownNameError.of("DataParallel: wire", wire, ("bfloat16",))
+        if wire is not None and (sync or shard is not None):
+            other = "sync=True" if sync else f"shard={shard!r}"
+            raise ArgumentError(
+                f"DataParallel: with {other} what ranks send is not rounded: leave wire={wire!r} out"
+            )
+        self.wire = wire
         self.shards, self.shard, self.sync, self.parts = shards, shard, sync, shards
         self._is_on_gpu = False
 
@@ -88,16 +102,24 @@ class DataParallel(TrainingWay):
         if self.sync:
             return "DataParallel(sync=True)"
         shard = "" if self.shard is None else f", shard={self.shard!r}"
-        return f"DataParallel(shards={self.shards}{shard})"
+        wire = "" if self.wire is None else f", wire={self.wire!r}"
+        return f"DataParallel(shards={self.shards}{shard}{wire})"
 
     @property
     def settings(self) -> dict[str, Any]:
         """What results depend on."""
-        return {"sync": True} if self.sync else {"shards": self.shards}
+        if self.sync:
+            return {"sync": True}
+        return {"shards": self.shards} | ({} if self.wire is None else {"wire": self.wire})
 
     def settle(self, device: str) -> None:
         """Be told where the model is: on GPUs a batch has a part for each rank."""
         self._is_on_gpu = device != "cpu"
+        if self.wire is not None and not self._is_on_gpu:
+            raise ArgumentError(
+                f"DataParallel: wire={self.wire!r} is for gradients among GPUs, and the model is on the CPU: "
+                'leave it out, or make the model with device="cuda"'
+            )
         self.parts = self.workers().size if self._is_on_gpu else self.shards
 
     def step_class(self) -> Callable[..., RanksStep]:

@@ -8,7 +8,7 @@ program, the same on all ranks, divides by the weight of the batch and updates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .buckets import Buckets, size_of
-from .in_graph.slices import RanksSlices
+from .in_graph.slices import RanksSlices, on_wire
 from .in_graph.whole_step import ShardGraph, whole_step
 from .ranks_step import RanksStep, refuse, vectors_bytes
 from .tree import TreeSum, cuts
@@ -48,6 +48,7 @@ class Way(Protocol):
 
     parts: int
     computed: Callable[[Any], None] | None
+    wire: Literal["bfloat16"] | None
 
     def workers(self) -> Communicator:
         """The ranks that train."""
@@ -373,8 +374,15 @@ class ParallelStep(RanksStep):
             return None
         rows = as_feeds(data)
         bounds = cuts(batch_size, self._way.parts)
+        device = self._device
         whole = whole_step(
-            self._graph, list(rows), self._tree, self._comm.size, bounds, self._device is not None
+            self._graph,
+            list(rows),
+            self._tree,
+            self._comm.size,
+            bounds,
+            device is not None,
+            on_wire(self._way.wire, self._comm, device),
         )
         if whole is None:
             return None

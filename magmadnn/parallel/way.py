@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magmadnn.comm import Communicator, world
 from magmadnn.errors import ArgumentError, DataError
@@ -31,6 +31,7 @@ class TrainingWay(ABC):
     """
 
     travelling: ClassVar[tuple[str, ...] | None] = None  # arguments that are sent to `md.workers`
+    wire: Literal["bfloat16"] | None = None  # what gradients are rounded to before they travel
 
     def __init__(
         self,

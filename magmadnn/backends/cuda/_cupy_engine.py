@@ -424,8 +424,8 @@ class CudaEngine(CudaLane):
             self._transforms.prepare(node)
             return functools.partial(self._transforms.call, node)
         if isinstance(node, AmongNode):
-            node.gpus.prepare(node.kind, node.count, node.dtype)
-            what = node.kind, node.source, node.result, node.count, node.dtype
+            node.gpus.prepare(node.kind, node.count, node.dtype, node.stored)
+            what = node.kind, node.source, node.result, node.count, node.dtype, node.stored
             return functools.partial(node.gpus.call_on, self._side, *what)
         assert self._convolutions is not None
         return functools.partial(self._convolutions.call, node)

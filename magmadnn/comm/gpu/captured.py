@@ -12,6 +12,7 @@ from magmadnn.comm.communicator import Communicator
 from magmadnn.errors import CommunicationError
 
 from .elements import DTYPES, OPS
+from .peer_sum import MOST_BYTES, PeerSum
 
 
 class CapturedCalls(ABC):
@@ -26,7 +27,8 @@ class CapturedCalls(ABC):
     _cupy: Any
 
     def __init__(self) -> None:
-        self._prepared: set[tuple[Kind, int, str]] = set()
+        self._prepared: set[tuple[Kind, int, str, str]] = set()
+        self._sums: list[PeerSum | None] = []  # one, once it has been asked for
 
     @abstractmethod
     def _host(self) -> Communicator:
@@ -36,28 +38,47 @@ class CapturedCalls(ABC):
     def _group(self, calls: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
         """Calls that NCCL carries out at the same time."""
 
-    def prepare(self, kind: Kind, count: int, dtype: str) -> None:
+    def can_add(self, dtype: str, stored: str) -> bool:
+        """Whether one call adds up elements of a dtype and stores sums as another; all ranks ask together."""
+        if dtype == stored:
+            return dtype in DTYPES
+        return PeerSum.can_add(dtype, stored) and self._peer_sum() is not None
+
+    def _peer_sum(self) -> PeerSum | None:
+        """Sums through the memory of the other GPUs; collective at first."""
+        if not self._sums:
+            self._sums.append(PeerSum.among(self))
+        return self._sums[0]
+
+    def _own_sum(self, kind: Kind, count: int, dtype: str, stored: str) -> PeerSum | None:
+        """What does a call in place of NCCL: where NCCL cannot, or takes longer."""
+        if kind != "sum" or not PeerSum.can_add(dtype, stored):
+            return None
+        is_small = count * dtype_of(dtype).itemsize <= MOST_BYTES
+        return self._peer_sum() if is_small or dtype != stored else None
+
+    def prepare(self, kind: Kind, count: int, dtype: str, stored: str) -> None:
         """Make a first call of so many elements: NCCL then joins the GPUs, which it cannot while captured.
 
         All ranks call it, in one order; the calls are compared.
         """
-        if (kind, count, dtype) in self._prepared:
+        if (kind, count, dtype, stored) in self._prepared:
             return
-        told = self._host().exchange([kind, count, dtype])
+        told = self._host().exchange([kind, count, dtype, stored])
         if any(one != told[0] for one in told):
             raise CommunicationError(
                 f"{kind}: ranks are about to capture different calls: "
-                + "; ".join(f"rank {r} {n} {d} by {k}" for r, (k, n, d) in enumerate(told))
+                + "; ".join(f"rank {r} {n} {d} by {k}" for r, (k, n, d, _) in enumerate(told))
             )
         longer = count if kind == "sum" else count * self.size
-        source, result = (self._cupy.zeros(longer, dtype_of(dtype)) for _ in range(2))
+        source, result = (self._cupy.zeros(longer, dtype_of(name)) for name in (dtype, stored))
         stream = self._cupy.cuda.get_current_stream()
-        self.call_on(stream.ptr, kind, source.data.ptr, result.data.ptr, count, dtype)
+        self.call_on(stream.ptr, kind, source.data.ptr, result.data.ptr, count, dtype, stored)
         stream.synchronize()
-        self._prepared.add((kind, count, dtype))
+        self._prepared.add((kind, count, dtype, stored))
 
     def call_on(
-        self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str
+        self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
     ) -> None:
         """Give a stream, which may be captured, a call of all ranks.
 
@@ -67,8 +88,13 @@ class CapturedCalls(ABC):
             source: address of what this rank gives.
             result: address of what it gets.
             count: of elements,
-            dtype: and theirs, with `kind` as given to `prepare` before.
+            dtype: and theirs,
+            stored: and those of sums, with `kind` as given to `prepare` before.
         """
+        own = self._own_sum(kind, count, dtype, stored)
+        if own is not None:
+            own.add(stream, source, result, count, dtype, stored)
+            return
         element = DTYPES[dtype]
         if kind == "sum":
             self._comm.allReduce(source, result, count, element, OPS["sum"], stream)

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from magmadnn.comm.gpu.flags import Flags
 from magmadnn.comm.gpu.ipc import exported
-from magmadnn.comm.gpu.nccl import NcclCommunicator
 from magmadnn.errors import DeviceError
 
 Array = Any
+Group = Any  # a `NcclCommunicator`, whose sums are made of this
 _INT32, _SUM = 2, 0  # of NCCL
 _PHASES: Final = (
     16  # that the host is ahead: before CUDA's queues are full, where it would wait without end
@@ -34,7 +34,7 @@ class PeerCopies:
         group: of the GPUs' ranks.
     """
 
-    def __init__(self, group: NcclCommunicator) -> None:
+    def __init__(self, group: Group) -> None:
         self._group, self._cupy = group, group._cupy
         self._device, self._stream = group._device, group._stream
         self._one = self._cupy.zeros(1, "int32")
@@ -44,7 +44,7 @@ class PeerCopies:
         self._begun: deque[Any] = deque()  # the ends of phases that the host has not seen
 
     @staticmethod
-    def among(group: NcclCommunicator) -> PeerCopies | None:
+    def among(group: Group) -> PeerCopies | None:
         """The copies of this group; None where one of its GPUs cannot read another's memory. Collective."""
         peers: PeerCopies | None = None
         handle: list[Any] = []

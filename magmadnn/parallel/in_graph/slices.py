@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from magmadnn.comm import Communicator
-from magmadnn.comm.gpu.meeting import meet
+from magmadnn.comm.communicator import Wire
+from magmadnn.comm.gpu.meeting import gpus_of, meet
 from magmadnn.comm.groups import bound
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
@@ -20,11 +21,19 @@ from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation
 
 from .tree_ops import GROUP
-from .whole_step import WholeStep
+from .whole_step import OnWire, WholeStep
 from .wire import wire_text
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.data.pending import PendingSlice
+
+
+def on_wire(wire: Wire | None, communicator: Communicator, device: int | None) -> OnWire | None:
+    """How gradients travel among the GPUs of ranks, which meet where they have not; None for as they are."""
+    if wire is None or device is None or communicator.size == 1:
+        return None
+    meet(communicator, device)
+    return OnWire(wire, gpus_of(communicator).can_add(wire, "float32"))
 
 
 class SharedStep(Protocol):

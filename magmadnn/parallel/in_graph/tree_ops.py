@@ -46,12 +46,17 @@ def _wait(blocks: Array, begun: Array, ranks: int, number: int) -> Array:
     return beside(group_of(GROUP, ranks, "tree_wait")).result(number)
 
 
-def _sum(blocks: Array, ranks: int) -> Array:
-    found: Array = group_named(GROUP, ranks, "sum_of_ranks").all_reduce(blocks[0])
+def _sum(blocks: Array, ranks: int, dtype: str | None) -> Array:
+    own = blocks[0] if dtype is None else blocks[0].astype(dtype)
+    found: Array = group_named(GROUP, ranks, "sum_of_ranks").all_reduce(own)
     return found
 
 
-def _sum_on_gpu(ranks: int) -> tuple[NcclCommunicator, Literal["sum"]]:
+def _sum_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
+    return np.dtype(attributes["dtype"] or dtypes[0])
+
+
+def _sum_on_gpu(ranks: int, dtype: str | None) -> tuple[NcclCommunicator, Literal["sum"]]:
     """The GPUs of the ranks."""
     return gpus_of(group_named(GROUP, ranks, "sum_of_ranks")), "sum"
 
@@ -108,15 +113,15 @@ tree_wait: Op = Op(
 sum_of_ranks: Op = Op(
     name="_sum_of_ranks",
     args=("blocks",),
-    formula="the sum of all ranks' blocks [1, n]: [n]; a rank on a GPU is one leaf",
+    formula="the sum of all ranks' blocks [1, n], stored as dtype: [n]; a rank on a GPU is one leaf",
     kind=OpKind.COLLECTIVE,
     shapes=_row_shape,
-    dtypes=first_dtype,
+    dtypes=_sum_dtype,
     numpy=_sum,
     vjp=_NO_GRADIENT,
     reference=_sum,
     samples=_no_samples,
-    attributes={"ranks": REQUIRED},
+    attributes={"ranks": REQUIRED, "dtype": None},
     on_device=_sum_on_gpu,
 )
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.comm.communicator import Wire
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import (
@@ -33,8 +34,22 @@ from magmadnn.tensor import Operation
 from .tree_ops import sum_of_ranks, tree_begin, tree_wait, tree_wait_first
 
 BUCKET_BYTES: Final = 1 << 18
-GPU_BUCKET_BYTES: Final = 16 << 20  # of which links reach their rate
+GPU_BUCKET_BYTES: Final = (
+    4 << 20
+)  # of which links reach their rate; larger values travel alone, not copied
 MOST_NODES: Final = 12_000  # of all shards together; a larger graph would take long to plan
+
+
+class OnWire(NamedTuple):
+    """How values of float32 travel among GPUs.
+
+    Attributes:
+        dtype: what they are rounded to before.
+        widens: whether GPUs add up values of `dtype` in float32 and keep sums so; else they round each sum.
+    """
+
+    dtype: Wire
+    widens: bool
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,7 @@ def whole_step(
     ranks: int,
     bounds: Sequence[int],
     is_on_gpu: bool = False,
+    wire: OnWire | None = None,
 ) -> WholeStep | None:
     """The step of one rank.
 
@@ -94,6 +110,7 @@ def whole_step(
         ranks: how many there are.
         bounds: where the shards of a batch begin; none of them is empty.
         is_on_gpu: whether it runs on a GPU, where sums are of more bytes.
+        wire: how float32 travels among GPUs; None for as it is.
 
     Returns:
         None where rows cannot be cut, or the graph would become too large.
@@ -117,7 +134,7 @@ def whole_step(
 
     found = tree.own(leaf, range(leaves), added)
     small = ops.stack([one[0] for one in found])
-    sums = Sums(ranks, leaves, is_on_gpu)
+    sums = Sums(ranks, leaves, is_on_gpu, wire=wire)
     head = sums.of([[one[0][1:3]] for one in found])[0]
     order = range(len(graph.values), 0, -1)
     totals = dict(zip(order, sums.of([[one[k] for k in order] for one in found]), strict=True))
@@ -177,6 +194,7 @@ class Sums:
         there: the leaves that there are; None for all.
         first: the number of the first sum.
         behind: whether sums are waited for behind all that does not need them.
+        wire: how float32 travels among GPUs; None for as it is.
 
     Attributes:
         nbytes: of each sum.
@@ -185,8 +203,9 @@ class Sums:
 
     def __init__(
         self, ranks: int, leaves: int, is_on_gpu: bool, there: Sequence[int] | None = None, first: int = 0,
-        behind: bool = True,
+        behind: bool = True, wire: OnWire | None = None,
     ) -> None:  # fmt: skip
+        self._wire = wire
         self._wait = tree_wait if behind else tree_wait_first
         self._ranks, self._leaves, self._is_on_gpu = ranks, leaves, is_on_gpu
         self._limit = GPU_BUCKET_BYTES if is_on_gpu else BUCKET_BYTES
@@ -199,27 +218,42 @@ class Sums:
         """The sums of values, from those of each block of this rank; begun bucket after bucket."""
         if self._ranks == 1:
             return list(blocks[0])
-        found: list[Operation] = []
-        for bucket in _buckets([value.node for value in blocks[0]], self._limit):
-            found += self._summed([[one[k] for k in bucket] for one in blocks])
-        return found
+        nodes = [value.node for value in blocks[0]]
+        if not self._is_on_gpu:
+            buckets = _buckets(nodes, self._limit)
+        else:
+            if self._wire is not None:
+                blocks = [[_narrow(value, self._wire.dtype) for value in one] for one in blocks]
+            sent = [value.node for value in blocks[0]]
+            buckets = _gpu_buckets(sent, [node.dtype for node in nodes], self._limit)
+        found: dict[int, Operation] = {}
+        for bucket in buckets:
+            wide = nodes[bucket[0]].dtype
+            sums = self._summed([[one[k] for k in bucket] for one in blocks], wide)
+            found |= dict(zip(bucket, sums, strict=True))
+        return [found[k] for k in range(len(nodes))]
 
-    def _summed(self, blocks: Sequence[Sequence[Operation]]) -> list[Operation]:
+    def _summed(
+        self, blocks: Sequence[Sequence[Operation]], dtype: np.dtype[Any]
+    ) -> list[Operation]:
         rows = [_flat(values) for values in blocks]
         stacked = ops.stack(rows) if len(rows) > 1 else ops.reshape(rows[0], (1, rows[0].shape[0]))
-        total, at, found = self._total(stacked), 0, []
+        total, at, found = self._total(stacked, dtype), 0, []
         for value in blocks[0]:
             size = size_of(value.node.spec)
             found.append(ops.reshape(total[at : at + size], value.shape))
             at += size
-        self.nbytes.append(at * total.dtype.itemsize)
+        self.nbytes.append(at * stacked.dtype.itemsize)
         return found
 
-    def _total(self, blocks: Operation) -> Operation:
+    def _total(self, blocks: Operation, dtype: np.dtype[Any]) -> Operation:
         """The sum of all ranks' blocks."""
         if self._is_on_gpu:
-            total: Operation = sum_of_ranks(blocks, ranks=self._ranks)
+            widens = self._wire is not None and self._wire.widens and dtype != blocks.dtype
+            stored = dtype.name if widens else None
+            total: Operation = sum_of_ranks(blocks, ranks=self._ranks, dtype=stored)
             self.begun.append(total)
+            total = total if total.dtype == dtype else ops.cast(total, dtype)
         else:
             how = {"ranks": self._ranks, "number": self._first + len(self.nbytes)}
             of_tree = {"leaves": self._leaves, "there": self._there}
@@ -233,6 +267,33 @@ def _flat(values: Sequence[Operation]) -> Operation:
     flat = [ops.reshape(value, (size_of(value.node.spec),)) for value in values]
     found: Operation = flat[0] if len(flat) == 1 else ops.concat(flat, axis=0)
     return found
+
+
+def _narrow(value: Operation, wire: Wire) -> Operation:
+    """A value as it travels."""
+    found: Operation = ops.cast(value, wire) if value.dtype == np.float32 else value
+    return found
+
+
+def _gpu_buckets(
+    values: Sequence[Node], stored: Sequence[np.dtype[Any]], limit: int
+) -> list[list[int]]:
+    """Numbers of values that travel together: large ones alone, small ones of the same dtypes in buckets."""
+    found: list[list[int]] = []
+    started: dict[tuple[Any, Any], tuple[list[int], int]] = {}
+    for number, node in enumerate(values):
+        key = node.dtype, stored[number]
+        size = size_of(node.spec) * node.dtype.itemsize
+        if size >= limit:
+            found.append([number])
+            continue
+        bucket, before = started.pop(key, ([], 0))
+        bucket.append(number)
+        if before + size >= limit:
+            found.append(bucket)
+        else:
+            started[key] = bucket, before + size
+    return [*found, *(bucket for bucket, _ in started.values())]
 
 
 def _buckets(values: Sequence[Node], limit: int) -> list[list[int]]:

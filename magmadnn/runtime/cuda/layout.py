@@ -26,6 +26,8 @@ Span = tuple[int, int]
 _ALIGNMENT = 256  # of every value
 # Up to here every value has memory of its own: where two share some, one waits for the other's readers.
 _APART_BYTES = 1 << 28
+# Values of so few bytes always have memory of their own.
+_FEW_BYTES = 1 << 14
 _NAMED = 3  # values that are named where memory runs out
 
 
@@ -73,7 +75,7 @@ def places_of(plan: NativePlan, sizes: Mapping[str, int], own: Sequence[Node]) -
     end = arena.nbytes if shared else 0
     offsets, rooms = dict[Node, int](), dict[Node, Span]()
     for node in own:
-        if shared and node in lives:
+        if shared and node in lives and lives[node].nbytes > _FEW_BYTES:
             offsets[node] = lives[node].start
         else:
             start = -(-end // _ALIGNMENT) * _ALIGNMENT

@@ -241,7 +241,8 @@ def _run(node: GraphNode | ArrayNode) -> None:
         convolve(node)
         return
     if isinstance(node, AmongNode):
-        node.gpus.call_on(0, node.kind, node.source, node.result, node.count, node.dtype)
+        places = node.source, node.result, node.count
+        node.gpus.call_on(0, node.kind, *places, node.dtype, node.stored)
         return
     run_launch(node.function, node.grid, node.block, node.arguments)
 
@@ -496,7 +497,7 @@ class Emulator:
             assert isinstance(node, GraphNode)
             assert not isinstance(node, MatrixNode) or node.is_captured
             if isinstance(node, AmongNode):
-                node.gpus.prepare(node.kind, node.count, node.dtype)
+                node.gpus.prepare(node.kind, node.count, node.dtype, node.stored)
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 

@@ -45,14 +45,18 @@ class OnHost:
             assert all(one == list(what) for one in comm.exchange(what))
             self.prepared.append(what)
 
-    def call_on(self, stream, kind, source, result, count, dtype):
-        assert (kind, count, dtype) in self.prepared
+    def can_add(self, dtype, stored):
+        return dtype == stored or (dtype, stored) == ("bfloat16", "float32")
+
+    def call_on(self, stream, kind, source, result, count, dtype, stored):
+        assert (kind, count, dtype, stored) in self.prepared
         read = count * comm.size if kind in ("scatter", "exchange") else count
         made = count * comm.size if kind in ("gather", "exchange") else count
-        own, found = array_at(source, read, dtype).copy(), array_at(result, made, dtype)
+        own, found = array_at(source, read, dtype).copy(), array_at(result, made, stored)
         kinds.add(kind)
         if kind == "sum":
-            found[...] = comm.all_reduce(own)
+            found[...] = comm.all_reduce(own.astype(stored))
+            dtypes.add(dtype)
         elif kind == "gather":
             found[...] = comm.all_gather(own)
         elif kind == "scatter":
@@ -70,7 +74,7 @@ def meet(communicator, device):
     meeting._gpus[communicator] = OnHost()
 
 
-items, kinds = [], set()
+items, kinds, dtypes = [], set(), set()
 known_calls = launches.calls_of
 
 

@@ -25,12 +25,16 @@ class Gpus(Protocol):
 
     size: int
 
-    def prepare(self, kind: Kind, count: int, dtype: str) -> None:
+    def can_add(self, dtype: str, stored: str) -> bool:
+        """Whether elements of a dtype can be added up in one call and stored as another; all ranks ask."""
+        ...
+
+    def prepare(self, kind: Kind, count: int, dtype: str, stored: str) -> None:
         """Make all that a call of so many elements wants, before one is captured; all ranks call it."""
         ...
 
     def call_on(
-        self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str
+        self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
     ) -> None:
         """Give a stream the call on arrays that lie at `source` on each of the GPUs."""
         ...
@@ -48,6 +52,7 @@ class AmongNode:
         count, dtype: elements, as `KINDS` counts them.
         source: address of this GPU's array.
         result: address of what it gets.
+        stored: the dtype of that; another one for sums alone, and what `can_add` knows.
         workspace: 0: the library has its own.
         after: as for `KernelNode`.
     """
@@ -58,13 +63,17 @@ class AmongNode:
     dtype: str
     source: int
     result: int
+    stored: str
     workspace: int = 0
     after: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:
         """What it computes, without addresses."""
-        return f"library {self.kind} of {self.count} {self.dtype} over {self.gpus.size} GPUs"
+        stored = "" if self.stored == self.dtype else f", stored as {self.stored},"
+        return (
+            f"library {self.kind} of {self.count} {self.dtype}{stored} over {self.gpus.size} GPUs"
+        )
 
     @property
     def addresses(self) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def calls_of(layout: Layout, work: Work) -> list[Item]:
     assert made.size == read.size * wider
     count = {"scatter": made.size, "exchange": read.size // gpus.size}.get(kind, read.size)
     places = layout.address(source), layout.address(result)
-    call = AmongNode(gpus, kind, count, source.dtype.name, *places)
+    call = AmongNode(gpus, kind, count, source.dtype.name, *places, result.dtype.name)
     return [Item(call, (layout.span(source),), (layout.span(result), CALLS_IN_ORDER))]
 
 

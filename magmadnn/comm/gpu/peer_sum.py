@@ -1,0 +1,123 @@
+"""Sums over GPUs of one machine that reach each other's memory, by a kernel of our own (`sum_kernel`).
+
+For few bytes it takes a fraction of NCCL's time. Sums of bfloat16 that are stored as float32 are exact up to
+the rounding of float32, at half the bytes. A GPU whose others do not come waits, as with NCCL.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from magmadnn.comm.gpu.peers import PeerCopies
+from magmadnn.comm.gpu.sum_kernel import MOST_RANKS, NUMBERS, PACK, THREADS, Numbers, text_of
+
+Array = Any
+BLOCKS: Final = (
+    48  # of every call: they keep count of meetings; what fills a link and leaves others room
+)
+HALF_BYTES: Final = 12 << 20  # of an inbox
+MOST_BYTES: Final = 8 << 20  # of a call that is quicker than NCCL's
+_FEW_BYTES: Final = 256 << 10  # up to which one meeting is worth more bytes
+
+
+class PeerSum:
+    """What one rank's GPU adds up with the others'.
+
+    All ranks make the same calls in one order; calls follow each other on the device. Made by `among`.
+
+    Args:
+        cupy: the module.
+        rank, ranks: which of how many.
+        inboxes: of all ranks, of 2 * `half_bytes` bytes each.
+        flags: of all ranks, uint32 [2, blocks, MOST_RANKS], of zeros at first.
+        half_bytes: of an inbox.
+        blocks: of every call.
+    """
+
+    def __init__(
+        self, cupy: Any, rank: int, ranks: int, inboxes: list[Array], flags: list[Array],
+        half_bytes: int = HALF_BYTES, blocks: int = BLOCKS,
+    ) -> None:  # fmt: skip
+        self._cupy, self._rank, self._ranks = cupy, rank, ranks
+        self._half_bytes, self._blocks = half_bytes, blocks
+        self._kept = inboxes, flags
+        places = np.zeros((2, MOST_RANKS), np.uint64)
+        for row, arrays in zip(places, (inboxes, flags), strict=True):
+            row[:ranks] = [int(one.data.ptr) for one in arrays]
+        self._places = cupy.asarray(places)
+        self._meetings = cupy.zeros(blocks, "uint32")
+        self._kernels: dict[tuple[str, str], tuple[Any, Any]] = {}
+
+    @staticmethod
+    def among(group: Any) -> PeerSum | None:
+        """The sums of a group; None where a GPU cannot reach another's memory. Collective."""
+        if not 1 < group.size <= MOST_RANKS:
+            return None
+        peers = PeerCopies.among(group)
+        if peers is None:
+            return None
+        cupy = group._cupy
+        own = cupy.zeros(2 * HALF_BYTES, "uint8"), cupy.zeros((2, BLOCKS, MOST_RANKS), "uint32")
+        cupy.cuda.get_current_stream().synchronize()
+        shared = peers.share(own)  # others have come to here, so their flags are zeros
+        inboxes, flags = ([pair[k] for pair in shared] for k in range(2))
+        made = PeerSum(cupy, group.rank, group.size, inboxes, flags)
+        cupy.cuda.get_current_stream().synchronize()
+        return made
+
+    @staticmethod
+    def can_add(dtype: str, result: str | None = None) -> bool:
+        """Whether there is a kernel for sums of this dtype, stored as `result`; None for the same."""
+        return (dtype, result or dtype) in NUMBERS
+
+    def prepare(self, dtype: str, result: str | None = None) -> None:
+        """Compile what a call wants, which a stream cannot while it is captured."""
+        self._kernels_of(dtype, result or dtype)
+
+    def add(
+        self,
+        stream: int,
+        source: int,
+        result: int,
+        count: int,
+        dtype: str,
+        stored: str | None = None,
+    ) -> None:
+        """Give a stream, which may be captured, the sum of all ranks.
+
+        Args:
+            stream: CUDA's.
+            source: address of this rank's elements.
+            result: address of the sums; may be `source` where dtypes are the same.
+            count: of elements.
+            dtype: of elements.
+            stored: of sums; None for `dtype`.
+        """
+        key = dtype, stored or dtype
+        numbers, (once, twice) = NUMBERS[key], self._kernels_of(*key)
+        packs = -(-count * numbers.item // PACK)
+        sends_all = self._ranks == 2 or packs * PACK <= _FEW_BYTES
+        words = (
+            np.uint64(source), np.uint64(result), np.int64(count), self._places, self._meetings,
+            np.int64(self._half_bytes), np.int64(self._chunk(packs, sends_all, numbers)),
+            np.int32(self._rank), np.int32(self._ranks),
+        )  # fmt: skip
+        with self._cupy.cuda.ExternalStream(stream):
+            (once if sends_all else twice)((self._blocks,), (THREADS,), words)
+
+    def _chunk(self, packs: int, sends_all: bool, numbers: Numbers) -> int:
+        """Packs that are added up at a time: as many as there are, or as an inbox has room for."""
+        if sends_all:
+            return min(packs, self._half_bytes // PACK // self._ranks)
+        parts = self._blocks * self._ranks
+        room = self._half_bytes // PACK // (1 + numbers.packs_of_sums)
+        return min(-(-packs // parts), room // parts) * parts
+
+    def _kernels_of(self, dtype: str, stored: str) -> tuple[Any, Any]:
+        key = dtype, stored
+        if key not in self._kernels:
+            module = self._cupy.RawModule(code=text_of(NUMBERS[key]), options=("--std=c++17",))
+            self._kernels[key] = module.get_function("sum_once"), module.get_function("sum_twice")
+        return self._kernels[key]

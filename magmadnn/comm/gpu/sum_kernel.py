@@ -1,0 +1,241 @@
+"""CUDA C++ of a sum over the GPUs of one machine, each of which writes into the others' memory.
+
+Every GPU has an inbox and flags, which the others write. A call cuts its elements into chunks that fit into
+an inbox, and a chunk among the blocks of a grid; block b of a GPU meets block b of the others only. Two ways:
+
+- once: each GPU sends its elements to all others; all add up all that came: (P - 1) n elements sent, one
+  meeting;
+- twice: each GPU adds up a part of each block's elements, which the others send to it, and sends the sums to
+  all: 2 (P - 1) / P n elements, two meetings.
+
+Sums are in the order of ranks on every GPU: all have the same bits, whichever way and number of blocks.
+
+An inbox has two halves, which chunks take in turn. What a block writes for chunk k + 1 another GPU has read for
+chunk k - 1. That GPU's same block has come to a meeting of chunk k since, and so have all its blocks if
+chunk k was of an earlier call. So within a call a block has the same place in each chunk, and all blocks meet
+the others for every chunk, even those without elements of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+THREADS: Final = 512  # of a block
+MOST_RANKS: Final = 8
+PACK: Final = 16  # bytes that a thread moves at a time
+
+
+_BYTES: Final = {"float": 4, "double": 8, "unsigned short": 2}
+
+
+class Numbers(NamedTuple):
+    """How elements are read, added up and written.
+
+    Attributes:
+        element: what there is in memory.
+        total: what it is added up in.
+        wide: from `element` x to `total`.
+        narrow: from `total` x to `result`.
+        result: what sums are stored as.
+        item: bytes of an element.
+    """
+
+    element: str
+    total: str
+    wide: str
+    narrow: str
+    result: str
+    item: int
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a pack."""
+        return PACK // self.item
+
+    @property
+    def packs_of_sums(self) -> int:
+        """Packs of sums of one pack's elements."""
+        return self.lanes * _BYTES[self.result] // PACK
+
+
+_ROUNDED = "(unsigned short)((bits_of(x) + 0x7fffu + (bits_of(x) >> 16 & 1u)) >> 16)"
+_HALF = ("unsigned short", "float", "float_of((unsigned)(x) << 16)")
+NUMBERS: Final = {
+    ("float32", "float32"): Numbers("float", "float", "(x)", "(x)", "float", 4),
+    ("float64", "float64"): Numbers("double", "double", "(x)", "(x)", "double", 8),
+    # what is no number stays none: rounding could carry its last bits away
+    ("bfloat16", "bfloat16"): Numbers(
+        *_HALF, f"(x != x ? (unsigned short)0x7fc0 : {_ROUNDED})", "unsigned short", 2
+    ),
+    ("bfloat16", "float32"): Numbers(*_HALF, "(x)", "float", 2),
+}
+
+_TEXT: Final = """
+struct alignas(16) Pack { unsigned words[4]; };
+struct Gpus { unsigned long long inbox[MOST_RANKS], flags[MOST_RANKS]; };
+
+__device__ __forceinline__ float float_of(unsigned bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
+
+#ifdef __CUDA_ARCH__
+__device__ __forceinline__ void publish(unsigned *flag, unsigned value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" :: "l"(flag), "r"(value) : "memory");
+}
+__device__ __forceinline__ unsigned seen(const unsigned *flag) {
+  unsigned value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+#else
+extern "C" int sched_yield();
+static void publish(unsigned *flag, unsigned value) { __atomic_store_n(flag, value, __ATOMIC_RELEASE); }
+static unsigned seen(const unsigned *flag) {
+  sched_yield();
+  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+#endif
+
+// Elements from `at` on, as far as there are any; those behind are 0.
+__device__ __forceinline__ Pack loaded(const ELEMENT *source, long long at, long long count, bool whole) {
+  Pack found = {{0u, 0u, 0u, 0u}};
+  if (whole && at + LANES <= count) return *(const Pack *)(source + at);
+  ELEMENT *items = (ELEMENT *)&found;
+  for (int k = 0; k < LANES; ++k)
+    if (at + k < count) items[k] = source[at + k];
+  return found;
+}
+
+struct Sums { alignas(16) RESULT items[LANES]; };
+
+__device__ __forceinline__ void stored(
+    RESULT *result, const Sums &sums, long long at, long long count, bool whole) {
+  if (whole && at + LANES <= count) {
+    for (int k = 0; k < PACKS_OF_SUMS; ++k) ((Pack *)(result + at))[k] = ((const Pack *)&sums)[k];
+    return;
+  }
+  for (int k = 0; k < LANES; ++k)
+    if (at + k < count) result[at + k] = sums.items[k];
+}
+
+// The sum of what others sent to places of an inbox that lie `apart` packs from each other, and of `own`.
+__device__ __forceinline__ Sums added(const Pack *place, long long apart, Pack own, int rank, int ranks) {
+  TOTAL totals[LANES];
+  for (int r = 0; r < ranks; ++r) {
+    const Pack one = r == rank ? own : place[r * apart];
+    const ELEMENT *items = (const ELEMENT *)&one;
+    for (int k = 0; k < LANES; ++k) {
+      const ELEMENT x = items[k];
+      totals[k] = r ? totals[k] + (TOTAL)WIDE : (TOTAL)WIDE;
+    }
+  }
+  Sums sums;
+  for (int k = 0; k < LANES; ++k) {
+    const TOTAL x = totals[k];
+    sums.items[k] = NARROW;
+  }
+  return sums;
+}
+
+// Wait until this block of all other GPUs has come as far; what they wrote before is seen then.
+__device__ __forceinline__ void meet(const Gpus &gpus, int rank, int ranks, int turn, unsigned number) {
+  __syncthreads();
+  const int other = (int)threadIdx.x;
+  if (other < ranks && other != rank) {
+    const int row = (turn * (int)gridDim.x + (int)blockIdx.x) * MOST_RANKS;
+    publish((unsigned *)gpus.flags[other] + row + rank, number);
+    const unsigned *own = (const unsigned *)gpus.flags[rank] + row + other;
+    while ((int)(seen(own) - number) < 0) {}
+  }
+  __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
+    const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
+    long long half_bytes, long long chunk, int rank, int ranks) {
+  const Gpus gpus = *all;
+  const bool whole = ((unsigned long long)source | (unsigned long long)result) % 16 == 0;
+  const long long packs = (count + LANES - 1) / LANES, each = (chunk + gridDim.x - 1) / gridDim.x;
+  unsigned number = meetings[blockIdx.x];
+  for (long long start = 0; start < packs; start += chunk) {
+    ++number;
+    const long long half = (number & 1) * half_bytes, end = start + chunk < packs ? start + chunk : packs;
+    const long long first = start + blockIdx.x * each + threadIdx.x;
+    const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
+    for (long long i = first; i < last; i += blockDim.x) {
+      const Pack own = loaded(source, i * LANES, count, whole);
+      for (int step = 1; step < ranks; ++step) {
+        const int other = (rank + step) % ranks;
+        ((Pack *)(gpus.inbox[other] + half))[rank * chunk + i - start] = own;
+      }
+    }
+    meet(gpus, rank, ranks, 0, number);
+    const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half);
+    for (long long i = first; i < last; i += blockDim.x) {
+      const Pack own = loaded(source, i * LANES, count, whole);
+      stored(result, added(inbox + i - start, chunk, own, rank, ranks), i * LANES, count, whole);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) meetings[blockIdx.x] = number;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
+    const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
+    long long half_bytes, long long chunk, int rank, int ranks) {
+  const Gpus gpus = *all;
+  const bool whole = ((unsigned long long)source | (unsigned long long)result) % 16 == 0;
+  const long long packs = (count + LANES - 1) / LANES, parts = (long long)gridDim.x * ranks;
+  const long long each = chunk / parts;  // packs of a part; `chunk` is a multiple
+  unsigned number = meetings[blockIdx.x];
+  for (long long start = 0; start < packs; start += chunk) {
+    ++number;
+    const long long half = (number & 1) * half_bytes;
+    const long long block = start + blockIdx.x * each * ranks;
+    for (int step = 1; step < ranks; ++step) {
+      const int other = (rank + step) % ranks;
+      Pack *inbox = (Pack *)(gpus.inbox[other] + half) + (rank * (long long)gridDim.x + blockIdx.x) * each;
+      const long long part = block + other * each;
+      for (long long i = threadIdx.x; i < each && part + i < packs; i += blockDim.x)
+        inbox[i] = loaded(source, (part + i) * LANES, count, whole);
+    }
+    meet(gpus, rank, ranks, 0, number);
+    const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half) + blockIdx.x * each;
+    const long long part = block + rank * each, sums_at = half + chunk * 16;
+    for (long long i = threadIdx.x; i < each && part + i < packs; i += blockDim.x) {
+      const Pack own = loaded(source, (part + i) * LANES, count, whole);
+      const Sums sums = added(inbox + i, gridDim.x * each, own, rank, ranks);
+      stored(result, sums, (part + i) * LANES, count, whole);
+      for (int step = 1; step < ranks; ++step) {
+        const int other = (rank + step) % ranks;
+        Pack *to = (Pack *)(gpus.inbox[other] + sums_at) + (part + i - start) * PACKS_OF_SUMS;
+        for (int k = 0; k < PACKS_OF_SUMS; ++k) to[k] = ((const Pack *)&sums)[k];
+      }
+    }
+    meet(gpus, rank, ranks, 1, number);
+    const Sums *sums = (const Sums *)(gpus.inbox[rank] + sums_at);
+    for (int step = 1; step < ranks; ++step) {
+      const long long theirs = block + (rank + step) % ranks * each;
+      for (long long i = threadIdx.x; i < each && theirs + i < packs; i += blockDim.x)
+        stored(result, sums[theirs + i - start], (theirs + i) * LANES, count, whole);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) meetings[blockIdx.x] = number;
+}
+"""
+
+
+def text_of(numbers: Numbers) -> str:
+    """The kernels `sum_once` and `sum_twice` for these elements."""
+    words = {
+        "ELEMENT": numbers.element,
+        "TOTAL": numbers.total,
+        "RESULT": numbers.result,
+        "LANES": str(numbers.lanes),
+        "WIDE": numbers.wide,
+        "NARROW": numbers.narrow,
+        "PACKS_OF_SUMS": str(numbers.packs_of_sums),
+        "MOST_RANKS": str(MOST_RANKS),
+        "THREADS": str(THREADS),
+    }
+    return "".join(f"#define {name} {value}\n" for name, value in words.items()) + _TEXT

@@ -1,0 +1,145 @@
+"""Sums by a kernel that writes into the memory of other GPUs, emulated: each rank is a thread."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from magmadnn.comm.gpu.peer_sum import PeerSum
+from magmadnn.comm.gpu.sum_kernel import MOST_RANKS, NUMBERS, text_of
+from tests.comm.test_peers import Ndarray
+from tests.runtime.cuda.emulator import Emulator, needs_compiler, run_launch
+
+BLOCKS, HALF_BYTES = 3, 3 << 10
+DTYPES: dict[str, Any] = {
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "float64": np.float64,
+}
+pytestmark = needs_compiler
+
+
+def array(values: Any) -> Ndarray:
+    return np.ascontiguousarray(values).view(Ndarray)
+
+
+class Cupy:
+    """One rank's: kernels are this process's code, a copy of it for each rank."""
+
+    def __init__(self, engine: Emulator, images: dict[str, bytes]) -> None:
+        self._engine, self._images = engine, images
+        self.cuda = SimpleNamespace(ExternalStream=lambda stream: nullcontext())
+        self.calls: list[str] = []
+
+    def asarray(self, values: Any) -> Ndarray:
+        return array(values)
+
+    def zeros(self, shape: Any, dtype: str) -> Ndarray:
+        return array(np.zeros(shape, dtype))
+
+    def RawModule(self, code: str, options: Any) -> Any:
+        names = ["sum_once", "sum_twice"]
+        found = dict(zip(names, self._engine.load(self._images[code], names), strict=True))
+
+        def get(name: str) -> Any:
+            def run(grid: Any, block: Any, words: Any) -> None:
+                self.calls.append(name)
+                numbers = [int(w.data.ptr if isinstance(w, Ndarray) else w) for w in words]
+                run_launch(found[name], (*grid, 1, 1), (MOST_RANKS, 1, 1), numbers)
+
+            return run
+
+        return SimpleNamespace(get_function=get)
+
+
+@pytest.fixture(scope="module")
+def images() -> Any:
+    engine = Emulator()
+    return engine, {(text := text_of(n)): engine.compile(text, ()) for n in NUMBERS.values()}
+
+
+def ranks_of(images: Any, ranks: int) -> list[PeerSum]:
+    inboxes = [array(np.full(2 * HALF_BYTES, 0xCB, np.uint8)) for _ in range(ranks)]
+    flags = [array(np.zeros((2, BLOCKS, MOST_RANKS), np.uint32)) for _ in range(ranks)]
+    return [
+        PeerSum(Cupy(*images), r, ranks, inboxes, flags, half_bytes=HALF_BYTES, blocks=BLOCKS)
+        for r in range(ranks)
+    ]
+
+
+def together(sums: list[PeerSum], calls: Any) -> None:
+    """All ranks' calls, each rank's in a thread; one that fails or waits for ever fails the test."""
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            for call in calls(rank):
+                sums[rank].add(0, *call)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(len(sums))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a rank waits for others that do not come"
+    assert not errors, errors
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(("dtype", "stored"), NUMBERS)
+def test_sums_of_all_ranks(
+    images: Any, dtype: str, stored: str, ranks: int, monkeypatch: Any
+) -> None:
+    """Calls of several sizes, some in place, some that begin between packs: the same bits on all ranks."""
+    monkeypatch.setattr("magmadnn.comm.gpu.peer_sum._FEW_BYTES", 1 << 10)
+    draw, sums = np.random.default_rng(ranks), ranks_of(images, ranks)
+    counts = [1, 7, 700, 3, 5000, 64, 2048, 129, 4096]
+    sources, results, expected = [], [], []
+    for number, count in enumerate(counts):
+        values = draw.normal(size=(ranks, count + 1)).astype(DTYPES[dtype])
+        from_one = int(number % 3 == 1)  # begins between two packs
+        own = [array(one)[from_one : from_one + count] for one in values]
+        in_order = own[0].astype(stored if dtype == "float64" else np.float32)
+        for one in own[1:]:
+            in_order = in_order + one.astype(in_order.dtype)
+        expected.append(in_order.astype(DTYPES[stored]))
+        in_place = dtype == stored and number % 2 == 0
+        results.append(own if in_place else [array(np.empty(count, DTYPES[stored])) for _ in own])
+        sources.append(own)
+
+    def calls(rank: int) -> Any:
+        for source, result, count in zip(sources, results, counts, strict=True):
+            yield source[rank].data.ptr, result[rank].data.ptr, count, dtype, stored
+
+    together(sums, calls)
+    for found, total in zip(results, expected, strict=True):
+        for one in found:
+            assert np.asarray(one).tobytes() == np.asarray(total).tobytes()
+    used = set(sums[0]._cupy.calls)
+    assert used == ({"sum_once"} if ranks == 2 else {"sum_once", "sum_twice"})
+
+
+def test_bfloat16_that_is_no_number_stays_none(images: Any) -> None:
+    sums = ranks_of(images, 2)
+    values = np.array([np.nan, np.inf, -np.inf, np.inf], ml_dtypes.bfloat16)
+    own = [array(values), array(np.array([1, 1, 1, -np.inf], ml_dtypes.bfloat16))]
+    together(sums, lambda rank: [(own[rank].data.ptr, own[rank].data.ptr, 4, "bfloat16")])
+    for one in own:
+        np.testing.assert_array_equal(
+            np.asarray(one).astype(np.float32), [np.nan, np.inf, -np.inf, np.nan]
+        )
+
+
+def test_a_pair_without_a_kernel_is_known() -> None:
+    assert PeerSum.can_add("float32") and PeerSum.can_add("bfloat16", "float32")
+    assert not PeerSum.can_add("float16") and not PeerSum.can_add("int64")
+    assert ctypes.sizeof(ctypes.c_uint64 * (2 * MOST_RANKS)) == 128  # struct Gpus
