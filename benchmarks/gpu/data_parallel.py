@@ -6,8 +6,8 @@
 Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn launch`, PyTorch's by its own
 processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts. "narrow"
 sends gradients in bfloat16, ours and PyTorch's. Random images, as many for each GPU ("batch") or for all
-together ("whole"); seconds of the best epoch behind the first. The first case also compares parameters after some steps with those of one GPU in float32 on the same
-batches.
+together ("whole"); seconds of the best epoch behind the first. The first case also compares parameters after
+some steps with those of one GPU in float32 on the same batches.
 """
 
 from __future__ import annotations

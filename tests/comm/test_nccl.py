@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from magmadnn.comm import simulate
+from magmadnn.comm.gpu.peer_sum import MOST_BYTES, PeerSum
 from magmadnn.errors import (
     CommunicationError,
     DeviceError,
@@ -125,6 +126,9 @@ def group_end() -> None:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(
+        PeerSum, "among", lambda group: None
+    )  # GPUs do not reach each other's memory
     stream: Any = SimpleNamespace(
         ptr=1,
         wait_event=lambda event: None,
@@ -230,6 +234,39 @@ def test_all_calls(fake: ModuleType) -> None:
             gpu.all_reduce(x)
 
     on_ranks(3, body)
+
+
+def test_small_sums_go_through_the_memory_of_other_gpus(
+    fake: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where GPUs reach it: few bytes, and in any size what is rounded to travel; NCCL does the rest."""
+    asked: list[Any] = []
+
+    class Sums:
+        def add_now(self, source: Any, result: Any) -> None:
+            asked.append((source.dtype.name, result.dtype.name, source.size))
+            result[...] = 7
+
+        def add(self, *words: Any) -> None:
+            asked.append(words[3:])
+
+    monkeypatch.setattr(PeerSum, "among", lambda group: Sums())
+    most = MOST_BYTES // 4
+
+    def body(comm: Any) -> None:
+        small, large = (array(np.ones(n, np.float32)) for n in (most, most + 1))
+        assert (comm.all_reduce(small) == 7).all() and (comm.all_reduce(large) == 2).all()
+        assert (comm.all_reduce(large, wire="bfloat16") == 7).all()
+        assert (comm.all_reduce(small, op="max") == 1).all()
+        assert (comm.all_reduce(array(np.ones(3, np.float16))) == 2).all()
+        assert comm.can_add("bfloat16", "float32") and not comm.can_add("float16", "float32")
+        comm.call_on(1, "sum", 0, 0, most + 1, "bfloat16", "float32")
+
+    on_ranks(2, body)
+    one = [("float32", "float32", most), ("bfloat16", "float32", most + 1)]
+    assert sorted(map(str, asked)) == sorted(
+        map(str, 2 * [*one, (most + 1, "bfloat16", "float32")])
+    )
 
 
 def test_a_call_is_compared_once(fake: ModuleType) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +34,8 @@ class Cupy:
 
     def __init__(self, engine: Emulator, images: dict[str, bytes]) -> None:
         self._engine, self._images = engine, images
-        self.cuda = SimpleNamespace(ExternalStream=lambda stream: nullcontext())
+        self.cuda = SimpleNamespace(get_current_stream=lambda: self.stream)
+        self.stream: Any = None
         self.calls: list[str] = []
 
     def asarray(self, values: Any) -> Ndarray:
@@ -49,8 +49,9 @@ class Cupy:
         found = dict(zip(names, self._engine.load(self._images[code], names), strict=True))
 
         def get(name: str) -> Any:
-            def run(grid: Any, block: Any, words: Any) -> None:
+            def run(grid: Any, block: Any, words: Any, stream: Any) -> None:
                 self.calls.append(name)
+                assert stream.ptr in (5, 6)
                 numbers = [int(w.data.ptr if isinstance(w, Ndarray) else w) for w in words]
                 run_launch(found[name], (*grid, 1, 1), (MOST_RANKS, 1, 1), numbers)
 
@@ -81,7 +82,7 @@ def together(sums: list[PeerSum], calls: Any) -> None:
     def run(rank: int) -> None:
         try:
             for call in calls(rank):
-                sums[rank].add(0, *call)
+                sums[rank].add(5, *call)
         except BaseException as error:
             errors.append(error)
 
@@ -143,3 +144,33 @@ def test_a_pair_without_a_kernel_is_known() -> None:
     assert PeerSum.can_add("float32") and PeerSum.can_add("bfloat16", "float32")
     assert not PeerSum.can_add("float16") and not PeerSum.can_add("int64")
     assert ctypes.sizeof(ctypes.c_uint64 * (2 * MOST_RANKS)) == 128  # struct Gpus
+
+
+def test_calls_on_two_streams_come_one_after_the_other(images: Any) -> None:
+    """What is not in a graph waits for the call before it, if that was on another stream."""
+
+    class Stream(SimpleNamespace):
+        def record(self) -> str:
+            return f"end on {self.name}"
+
+        def wait_event(self, event: str) -> None:
+            asked.append(f"{self.name} waits for {event}")
+
+    asked: list[str] = []
+    sums = ranks_of(images, 2)
+    x = [array(np.array([1.5, 2.5, -3.0], np.float32)) for _ in sums]
+    streams = [Stream(ptr=5, name="a"), Stream(ptr=5, name="a"), Stream(ptr=6, name="b")]
+
+    def run(rank: int) -> None:
+        for stream in streams:
+            sums[rank]._cupy.stream = stream
+            sums[rank].add_now(x[rank], x[rank])
+
+    threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(asked) == ["b waits for end on a"] * 2
+    for one in x:  # added to itself three times
+        np.testing.assert_array_equal(np.asarray(one), np.array([12.0, 20.0, -24.0], np.float32))

@@ -28,7 +28,7 @@ class CapturedCalls(ABC):
 
     def __init__(self) -> None:
         self._prepared: set[tuple[Kind, int, str, str]] = set()
-        self._sums: list[PeerSum | None] = []  # one, once it has been asked for
+        self._sums: dict[bool, PeerSum | None] = {}  # for calls within graphs, and for others
 
     @abstractmethod
     def _host(self) -> Communicator:
@@ -42,20 +42,25 @@ class CapturedCalls(ABC):
         """Whether one call adds up elements of a dtype and stores sums as another; all ranks ask together."""
         if dtype == stored:
             return dtype in DTYPES
-        return PeerSum.can_add(dtype, stored) and self._peer_sum() is not None
+        return PeerSum.can_add(dtype, stored) and self._peer_sum(True) is not None
 
-    def _peer_sum(self) -> PeerSum | None:
-        """Sums through the memory of the other GPUs; collective at first."""
-        if not self._sums:
-            self._sums.append(PeerSum.among(self))
-        return self._sums[0]
+    def _peer_sum(self, captured: bool) -> PeerSum | None:
+        """Sums through the memory of the other GPUs; collective at first.
 
-    def _own_sum(self, kind: Kind, count: int, dtype: str, stored: str) -> PeerSum | None:
+        Those within graphs have an inbox of their own: other calls may run beside a graph.
+        """
+        if captured not in self._sums:
+            self._sums[captured] = PeerSum.among(self)
+        return self._sums[captured]
+
+    def _own_sum(
+        self, kind: str, count: int, dtype: str, stored: str, captured: bool = True
+    ) -> PeerSum | None:
         """What does a call in place of NCCL: where NCCL cannot, or takes longer."""
         if kind != "sum" or not PeerSum.can_add(dtype, stored):
             return None
         is_small = count * dtype_of(dtype).itemsize <= MOST_BYTES
-        return self._peer_sum() if is_small or dtype != stored else None
+        return self._peer_sum(captured) if is_small or dtype != stored else None
 
     def prepare(self, kind: Kind, count: int, dtype: str, stored: str) -> None:
         """Make a first call of so many elements: NCCL then joins the GPUs, which it cannot while captured.

@@ -108,6 +108,10 @@ class NcclCommunicator(CapturedCalls):
         self._check(source, "all_reduce", f"{op}", wire)
         result = self._out(out, source.shape, source, "all_reduce")
         sent = self._narrow(source, wire)
+        own = self._own_sum(op, sent.size, sent.dtype.name, result.dtype.name, captured=False)
+        if own is not None:
+            own.add_now(sent, result)
+            return result
         into = result if sent.dtype == result.dtype else self._cupy.empty_like(sent)
         self._comm.allReduce(
             *_pointers(sent, into), sent.size, nccl_dtype(sent), nccl_op(op), self._current()

@@ -6,6 +6,7 @@ the rounding of float32, at half the bytes. A GPU whose others do not come waits
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -48,6 +49,9 @@ class PeerSum:
             row[:ranks] = [int(one.data.ptr) for one in arrays]
         self._places = cupy.asarray(places)
         self._meetings = cupy.zeros(blocks, "uint32")
+        self._last: tuple[int, Any] | None = (
+            None  # the stream of the last call outside of graphs, and its end
+        )
         self._kernels: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     @staticmethod
@@ -71,10 +75,6 @@ class PeerSum:
     def can_add(dtype: str, result: str | None = None) -> bool:
         """Whether there is a kernel for sums of this dtype, stored as `result`; None for the same."""
         return (dtype, result or dtype) in NUMBERS
-
-    def prepare(self, dtype: str, result: str | None = None) -> None:
-        """Compile what a call wants, which a stream cannot while it is captured."""
-        self._kernels_of(dtype, result or dtype)
 
     def add(
         self,
@@ -104,8 +104,17 @@ class PeerSum:
             np.int64(self._half_bytes), np.int64(self._chunk(packs, sends_all, numbers)),
             np.int32(self._rank), np.int32(self._ranks),
         )  # fmt: skip
-        with self._cupy.cuda.ExternalStream(stream):
-            (once if sends_all else twice)((self._blocks,), (THREADS,), words)
+        on = SimpleNamespace(ptr=stream)  # all that CuPy asks of a stream
+        (once if sends_all else twice)((self._blocks,), (THREADS,), words, stream=on)
+
+    def add_now(self, source: Array, result: Array) -> None:
+        """`add` on CuPy's current stream, behind earlier calls on other streams; outside of graphs."""
+        stream = self._cupy.cuda.get_current_stream()
+        if self._last is not None and self._last[0] != stream.ptr:
+            stream.wait_event(self._last[1])
+        names = source.dtype.name, result.dtype.name
+        self.add(stream.ptr, int(source.data.ptr), int(result.data.ptr), source.size, *names)
+        self._last = stream.ptr, stream.record()
 
     def _chunk(self, packs: int, sends_all: bool, numbers: Numbers) -> int:
         """Packs that are added up at a time: as many as there are, or as an inbox has room for."""

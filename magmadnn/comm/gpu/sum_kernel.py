@@ -10,8 +10,8 @@ an inbox, and a chunk among the blocks of a grid; block b of a GPU meets block b
 
 Sums are in the order of ranks on every GPU: all have the same bits, whichever way and number of blocks.
 
-An inbox has two halves, which chunks take in turn. What a block writes for chunk k + 1 another GPU has read for
-chunk k - 1. That GPU's same block has come to a meeting of chunk k since, and so have all its blocks if
+An inbox has two halves, which chunks take in turn. Where a block writes for chunk k + 1 another GPU has read
+for chunk k - 1: that GPU's same block has come to a meeting of chunk k since, and so have all its blocks if
 chunk k was of an earlier call. So within a call a block has the same place in each chunk, and all blocks meet
 the others for every chunk, even those without elements of it.
 """
@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 THREADS: Final = 512  # of a block
 MOST_RANKS: Final = 8
-PACK: Final = 16  # bytes that a thread moves at a time
+PACK: Final = 16  # bytes that a thread reads or writes at a time,
+AHEAD: Final = 4  # and how many of these it begins before it waits for the first
 
 
 _BYTES: Final = {"float": 4, "double": 8, "unsigned short": 2}
@@ -71,6 +72,8 @@ NUMBERS: Final = {
 }
 
 _TEXT: Final = """
+#define ALL_AHEAD(k) _Pragma("unroll") for (int k = 0; k < AHEAD; ++k)
+
 struct alignas(16) Pack { unsigned words[4]; };
 struct Gpus { unsigned long long inbox[MOST_RANKS], flags[MOST_RANKS]; };
 
@@ -161,18 +164,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
     const long long half = (number & 1) * half_bytes, end = start + chunk < packs ? start + chunk : packs;
     const long long first = start + blockIdx.x * each + threadIdx.x;
     const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
-    for (long long i = first; i < last; i += blockDim.x) {
-      const Pack own = loaded(source, i * LANES, count, whole);
+    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
+      Pack own[AHEAD];
+      ALL_AHEAD(k) if (i + k * blockDim.x < last)
+        own[k] = loaded(source, (i + k * blockDim.x) * LANES, count, whole);
       for (int step = 1; step < ranks; ++step) {
-        const int other = (rank + step) % ranks;
-        ((Pack *)(gpus.inbox[other] + half))[rank * chunk + i - start] = own;
+        Pack *to = (Pack *)(gpus.inbox[(rank + step) % ranks] + half) + rank * chunk - start;
+        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = own[k];
       }
     }
     meet(gpus, rank, ranks, 0, number);
     const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half);
-    for (long long i = first; i < last; i += blockDim.x) {
-      const Pack own = loaded(source, i * LANES, count, whole);
-      stored(result, added(inbox + i - start, chunk, own, rank, ranks), i * LANES, count, whole);
+    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
+      Sums sums[AHEAD];
+      ALL_AHEAD(k) if (i + k * blockDim.x < last) {
+        const long long at = i + k * blockDim.x;
+        sums[k] = added(inbox + at - start, chunk, loaded(source, at * LANES, count, whole), rank, ranks);
+      }
+      ALL_AHEAD(k) if (i + k * blockDim.x < last)
+        stored(result, sums[k], (i + k * blockDim.x) * LANES, count, whole);
     }
   }
   __syncthreads();
@@ -194,29 +204,43 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
     for (int step = 1; step < ranks; ++step) {
       const int other = (rank + step) % ranks;
       Pack *inbox = (Pack *)(gpus.inbox[other] + half) + (rank * (long long)gridDim.x + blockIdx.x) * each;
-      const long long part = block + other * each;
-      for (long long i = threadIdx.x; i < each && part + i < packs; i += blockDim.x)
-        inbox[i] = loaded(source, (part + i) * LANES, count, whole);
+      const long long part = block + other * each, last = part + each < packs ? each : packs - part;
+      for (long long i = threadIdx.x; i < last; i += AHEAD * blockDim.x) {
+        Pack own[AHEAD];
+        ALL_AHEAD(k) if (i + k * blockDim.x < last)
+          own[k] = loaded(source, (part + i + k * blockDim.x) * LANES, count, whole);
+        ALL_AHEAD(k) if (i + k * blockDim.x < last) inbox[i + k * blockDim.x] = own[k];
+      }
     }
     meet(gpus, rank, ranks, 0, number);
     const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half) + blockIdx.x * each;
     const long long part = block + rank * each, sums_at = half + chunk * 16;
-    for (long long i = threadIdx.x; i < each && part + i < packs; i += blockDim.x) {
-      const Pack own = loaded(source, (part + i) * LANES, count, whole);
-      const Sums sums = added(inbox + i, gridDim.x * each, own, rank, ranks);
-      stored(result, sums, (part + i) * LANES, count, whole);
-      for (int step = 1; step < ranks; ++step) {
-        const int other = (rank + step) % ranks;
-        Pack *to = (Pack *)(gpus.inbox[other] + sums_at) + (part + i - start) * PACKS_OF_SUMS;
-        for (int k = 0; k < PACKS_OF_SUMS; ++k) to[k] = ((const Pack *)&sums)[k];
+    const long long own_last = part + each < packs ? each : packs - part;
+    for (long long i = threadIdx.x; i < own_last; i += AHEAD * blockDim.x) {
+      Sums sums[AHEAD];
+      ALL_AHEAD(k) if (i + k * blockDim.x < own_last) {
+        const long long at = i + k * blockDim.x;
+        const Pack own = loaded(source, (part + at) * LANES, count, whole);
+        sums[k] = added(inbox + at, gridDim.x * each, own, rank, ranks);
       }
+      for (int step = 1; step < ranks; ++step) {
+        Sums *to = (Sums *)(gpus.inbox[(rank + step) % ranks] + sums_at) + part - start;
+        ALL_AHEAD(k) if (i + k * blockDim.x < own_last) to[i + k * blockDim.x] = sums[k];
+      }
+      ALL_AHEAD(k) if (i + k * blockDim.x < own_last)
+        stored(result, sums[k], (part + i + k * blockDim.x) * LANES, count, whole);
     }
     meet(gpus, rank, ranks, 1, number);
     const Sums *sums = (const Sums *)(gpus.inbox[rank] + sums_at);
     for (int step = 1; step < ranks; ++step) {
       const long long theirs = block + (rank + step) % ranks * each;
-      for (long long i = threadIdx.x; i < each && theirs + i < packs; i += blockDim.x)
-        stored(result, sums[theirs + i - start], (theirs + i) * LANES, count, whole);
+      const long long last = theirs + each < packs ? each : packs - theirs;
+      for (long long i = threadIdx.x; i < last; i += AHEAD * blockDim.x) {
+        Sums found[AHEAD];
+        ALL_AHEAD(k) if (i + k * blockDim.x < last) found[k] = sums[theirs + i + k * blockDim.x - start];
+        ALL_AHEAD(k) if (i + k * blockDim.x < last)
+          stored(result, found[k], (theirs + i + k * blockDim.x) * LANES, count, whole);
+      }
     }
   }
   __syncthreads();
@@ -237,5 +261,6 @@ def text_of(numbers: Numbers) -> str:
         "PACKS_OF_SUMS": str(numbers.packs_of_sums),
         "MOST_RANKS": str(MOST_RANKS),
         "THREADS": str(THREADS),
+        "AHEAD": str(AHEAD),
     }
     return "".join(f"#define {name} {value}\n" for name, value in words.items()) + _TEXT
