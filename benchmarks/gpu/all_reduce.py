@@ -46,8 +46,9 @@ def ours() -> None:
     check(comm, cupy)
     for size in SIZES:
         x = cupy.ones(size // 4, cupy.float32)
+        total = cupy.empty_like(x)
         seconds = timed(
-            lambda x=x: comm.all_reduce(x, x, op="max"),
+            lambda x=x, total=total: comm.all_reduce(x, total),
             lambda: cupy.cuda.Device().synchronize(),
             control.barrier,
         )
@@ -119,9 +120,9 @@ def torch_rank(rank: int, gpus: int) -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=gpus)
     for size in SIZES:
-        x = torch.ones(size // 4, device="cuda")
+        x = torch.zeros(size // 4, device="cuda")  # sums stay what they are
         seconds = timed(
-            lambda x=x: dist.all_reduce(x, op=dist.ReduceOp.MAX),
+            lambda x=x: dist.all_reduce(x),
             torch.cuda.synchronize,
             dist.barrier,
         )

@@ -16,9 +16,12 @@ from magmadnn.comm import Communicator, bound, simulate
 from magmadnn.comm.groups import telling
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import NumericError
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder
 from magmadnn.parallel.in_graph import whole_step
 from magmadnn.parallel.in_graph.beside import Beside
 from magmadnn.parallel.in_graph.slices import RanksSlices
+from magmadnn.parallel.in_graph.whole_step import _gpu_buckets
 from tests.comm.test_launch import launched
 
 from .test_data_parallel import RANKS, WEIGHTS, X, network, sha, trained
@@ -211,3 +214,20 @@ def test_the_plan_says_what_is_sent(ranks: int) -> None:
         blocks = (1, 2, 2)[rank]  # of 8 shards: 0 and 1; 2 and 3, 4; 5, 6 and 7
         sent = blocks * summed * 2  # all of them to both others
         assert f"# rank {rank} of 3: 2 sums of {summed} bytes a step, {sent} bytes sent by" in text
+
+
+def test_gradients_on_gpus_travel_alone_where_they_are_large() -> None:
+    """Small ones in buckets of the same dtypes; nothing is left out, and a large one is not copied."""
+    sizes = [
+        (3, "float32"),
+        (100, "float32"),
+        (5, "float64"),
+        (6, "float32"),
+        (4, "float32"),
+        (60, "float64"),
+    ]
+    nodes = [placeholder(f"g{k}", Spec((n,), np.dtype(d))) for k, (n, d) in enumerate(sizes)]
+    stored = [node.dtype for node in nodes]
+    assert _gpu_buckets(nodes, stored, limit=48) == [[1], [0, 3, 4], [5], [2]]
+    stored[3] = np.dtype("float64")
+    assert _gpu_buckets(nodes, stored, limit=48) == [[1], [5], [2], [3], [0, 4]]

@@ -15,9 +15,7 @@ from magmadnn.comm.gpu.peers import PeerCopies
 from magmadnn.comm.gpu.sum_kernel import MOST_RANKS, NUMBERS, PACK, THREADS, Numbers, text_of
 
 Array = Any
-BLOCKS: Final = (
-    48  # of every call: they keep count of meetings; what fills a link and leaves others room
-)
+BLOCKS: Final = 64  # of every call, as they keep count of meetings: few enough to leave others room
 HALF_BYTES: Final = 12 << 20  # of an inbox
 MOST_BYTES: Final = 8 << 20  # of a call that is quicker than NCCL's
 _FEW_BYTES: Final = 256 << 10  # up to which one meeting is worth more bytes
@@ -49,9 +47,8 @@ class PeerSum:
             row[:ranks] = [int(one.data.ptr) for one in arrays]
         self._places = cupy.asarray(places)
         self._meetings = cupy.zeros(blocks, "uint32")
-        self._last: tuple[int, Any] | None = (
-            None  # the stream of the last call outside of graphs, and its end
-        )
+        self._last: Any = None  # the stream of the last call outside of graphs
+
         self._kernels: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     @staticmethod
@@ -110,11 +107,11 @@ class PeerSum:
     def add_now(self, source: Array, result: Array) -> None:
         """`add` on CuPy's current stream, behind earlier calls on other streams; outside of graphs."""
         stream = self._cupy.cuda.get_current_stream()
-        if self._last is not None and self._last[0] != stream.ptr:
-            stream.wait_event(self._last[1])
+        if self._last is not None and self._last.ptr != stream.ptr:
+            stream.wait_event(self._last.record())
         names = source.dtype.name, result.dtype.name
         self.add(stream.ptr, int(source.data.ptr), int(result.data.ptr), source.size, *names)
-        self._last = stream.ptr, stream.record()
+        self._last = stream
 
     def _chunk(self, packs: int, sends_all: bool, numbers: Numbers) -> int:
         """Packs that are added up at a time: as many as there are, or as an inbox has room for."""

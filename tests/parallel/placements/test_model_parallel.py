@@ -290,6 +290,18 @@ def test_mistakes() -> None:
         md.parallel.Hybrid({"dense_1": "colums"})
     with pytest.raises(ArgumentError, match="sync=True has no shards whose sums"):
         md.parallel.DataParallel(sync=True, shard="optimiser")
+    with pytest.raises(ArgumentError, match="with sync=True what ranks send is not rounded"):
+        md.parallel.DataParallel(sync=True, wire="bfloat16")
+    with pytest.raises(
+        ArgumentError, match="with shard='optimiser' what ranks send is not rounded"
+    ):
+        md.parallel.DataParallel(shard="optimiser", wire="bfloat16")
+    with pytest.raises(
+        UnknownNameError, match="wire 'float16' is not known: did you mean 'bfloat16'"
+    ):
+        md.parallel.DataParallel(wire="float16")  # type: ignore[arg-type]
+    told = refused(lambda comm: md.parallel.DataParallel(comm, wire="bfloat16"))
+    assert "wire='bfloat16' is for gradients among GPUs, and the model is on the CPU" in told
     with pytest.raises(ArgumentError, match="sync must be True or False, got 1"):
         md.parallel.DataParallel(sync=1)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="layers must be a dict"):

@@ -119,7 +119,7 @@ def test_values_are_those_of_the_host_and_nothing_goes_through_it(
         with monkeypatch.context() as patch:
             copies = counted(patch)
             L.inv(managed)
-        assert max(copies) <= WORD
+        assert max(copies, default=0) <= WORD
         u, s, v = (x.read() for x in PAIRED["svd"](operand))
         q, r = (x.read() for x in PAIRED["qr"](operand))
         w, c = (x.read() for x in PAIRED["eigh"](operand))
@@ -225,7 +225,7 @@ def test_views_are_copied_on_the_device(
         L.pinv(operand)
         copies = counted(monkeypatch)
         found = L.pinv(operand)
-        assert max(copies) <= WORD and len(kept) == 1
+        assert max(copies, default=0) <= WORD and len(kept) == 1
         np.testing.assert_allclose(found.read(), np.linalg.pinv(wanted), atol=1e-12)
 
 

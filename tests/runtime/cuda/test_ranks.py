@@ -107,7 +107,7 @@ def counted(run):
 def fit(device, way):
     layers = [md.layers.Input((5,)), md.layers.Dense(8, activation="tanh"), md.layers.Dense(4)]
     model = md.Model(
-        layers, loss="cross_entropy", optimizer=md.optim.Adam(0.01), precision="float64",
+        layers, loss="cross_entropy", optimizer=md.optim.Adam(0.01), precision=PRECISION,
         device=device, seed=1
     )
     history = model.fit(x, y, batch_size=32, epochs=2, verbose=False, parallel=way)
@@ -129,9 +129,11 @@ WAYS = {
     "data": md.parallel.DataParallel, "statistics": lambda: md.parallel.DataParallel(sync=True),
     "moments": lambda: md.parallel.DataParallel(shard="optimiser"),
     "parameters": lambda: md.parallel.DataParallel(shard="parameters"),
+    "narrow": lambda: md.parallel.DataParallel(wire="bfloat16"),
     "model": md.parallel.ModelParallel,
     "hybrid": lambda: md.parallel.Hybrid({"dense_1": "data", "dense_2": "columns"})
 }
+PRECISION = "float32" if WAY == "narrow" else "float64"
 alone = fit("cpu", False)
 if not real:
     slices.meet = placed_step.meet = pieces.meet = meet
@@ -142,6 +144,8 @@ with nullcontext() if real else emulated_device():
     found = fit(f"cuda:{comm.rank}" if real else "cuda", WAYS[WAY]())
 if comm.size > 1:
     assert_in_order()
+if WAY == "narrow" and comm.size > 1 and not real:
+    assert dtypes == {"float64", "bfloat16"}, dtypes  # of the weights of rows, and of gradients
 told = comm.exchange([alone, found, counts, sorted(kinds)])
 if comm.rank == 0:
     print(json.dumps(told))
@@ -153,6 +157,7 @@ KINDS = {
     "statistics": ["gather", "sum"],
     "moments": ["gather", "scatter", "sum"],
     "parameters": ["gather", "scatter", "sum"],
+    "narrow": ["sum"],
     "model": ["sum"],
     "hybrid": ["exchange", "gather", "scatter", "sum"],
 }
@@ -186,6 +191,8 @@ def check(folder: Path, device: str, ranks: int, way: str) -> None:
         assert sum(counts) == 4  # whole batches; the last of an epoch has 8 rows
         assert found == told[0][1]
         assert device == "gpu" or kinds == (KINDS[way] if ranks > 1 else [])
-        assert found[1] == pytest.approx(alone[1], rel=1e-12)
+        # of steps of Adam's of at most 0.01 each, in which gradients are off by 2^-8
+        away = (1e-2, 2e-3) if way == "narrow" else (1e-12, 1e-11)
+        assert found[1] == pytest.approx(alone[1], rel=away[0])
         for value, expected in zip(found[0], alone[0], strict=True):
-            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-11)
+            np.testing.assert_allclose(value, expected, rtol=0, atol=away[1])
