@@ -75,6 +75,9 @@ class AsyncSGD(DataParallel):
         """What computes and shares gradients."""
         return AsyncStep
 
+    def settle(self, device: str) -> None:
+        """Be told where the model is: a batch is one worker's on GPUs too."""
+
     def own_rows(self, count: int) -> slice:
         """None of the rows for the server, all of them for a worker."""
         return slice(0, 0 if self.workers().rank == 0 else count)
@@ -100,6 +103,7 @@ class _Way:
 class AsyncStep(ParallelStep):
     """One update of the server, or one gradient of a worker."""
 
+    runs_on_gpus = True
     _way: AsyncSGD
 
     def _joined(self) -> TreeSum:

@@ -1,6 +1,6 @@
 """All-reduce among GPUs: md.comm.gpu beside NCCL by PyTorch, 1 KB to 256 MB, and its sums against float64.
 
-Usage: python benchmarks/gpu/all_reduce.py [--gpus 2] [--torch]
+Usage: python benchmarks/gpu/parallel/all_reduce.py [--gpus 2] [--torch]
 
 It starts itself by `magmadnn launch`, one rank a GPU. With --torch PyTorch's NCCL is measured too, by
 processes of its own. Times are medians of 7 runs of 20 calls, from the first GPU.
