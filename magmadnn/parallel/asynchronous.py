@@ -103,7 +103,6 @@ class _Way:
 class AsyncStep(ParallelStep):
     """One update of the server, or one gradient of a worker."""
 
-    runs_on_gpus = True
     _way: AsyncSGD
 
     def _joined(self) -> TreeSum:

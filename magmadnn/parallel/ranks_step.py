@@ -152,16 +152,12 @@ def vectors_bytes(lengths: Mapping[np.dtype[Any], int]) -> int:
     return sum(length * dtype.itemsize for dtype, length in lengths.items())
 
 
-def refuse(way: str, precision: str, device: str) -> None:
+def refuse(way: str, precision: str) -> None:
     """Look whether ranks can train so.
 
     Raises:
         ArgumentError: if they cannot.
     """
-    if device != "cpu":
-        raise ArgumentError(
-            f"{way}: trains on the CPU, the model is on {device!r}: give Model(device='cpu')"
-        )
     if precision == "mixed_fp16":
         raise ArgumentError(
             f"{way}: mixed_fp16 leaves out steps by what one rank finds: use precision='mixed_bf16'"

@@ -42,8 +42,6 @@ class ParameterServer(DataParallel):
 class ServerStep(ParallelStep):
     """One step, whose update rank 0 makes."""
 
-    runs_on_gpus = True
-
     def collect(self) -> None:
         """Give all ranks the moments of rank 0."""
         self.share_state()

@@ -120,10 +120,7 @@ class ParallelStep(RanksStep):
     Attributes:
         whole_rows: of the next batch, all shards together.
         states: what the graph itself updates: running statistics, counters.
-        runs_on_gpus: of a class derived from this one: whether all of its step is one program.
     """
-
-    runs_on_gpus = False
 
     def __init__(
         self,
@@ -142,8 +139,7 @@ class ParallelStep(RanksStep):
         kept: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> None:
-        is_free = type(self) is ParallelStep or self.runs_on_gpus
-        refuse(type(way).__name__, precision, "cpu" if is_free else device)
+        refuse(type(way).__name__, precision)
         way.settle(device)
         self._shared = SharedGradients(mass, every)
         self._way, self._rows = way, rows

@@ -1,7 +1,7 @@
 """Synchronous and asynchronous SGD on several GPUs: samples a second relative to one GPU that trains alone.
 
     python benchmarks/gpu/parallel/asynchronous.py [--gpus 1,2] [--rows 2048] [--json speed.json]
-    python benchmarks/gpu/parallel/asynchronous.py --draw speed.json --picture docs/images/asynchronous-gpus.png
+    python benchmarks/gpu/parallel/asynchronous.py --draw speed.json --picture docs/images/FILE.png
 
 The figure of MagmaDNN's paper. Two networks of dense layers in TF32 on random rows, with as many rows of a
 batch for each GPU. SGD is `DataParallel`: sums among the GPUs within the graph of a step. ASGD is `AsyncSGD`:

@@ -61,7 +61,7 @@ def logits(name: str, layers: Any, x: Any) -> Any:
         x = jax.nn.relu(x + b)
         if number in POOLED:
             window = (1, 3, 3, 1), (1, 2, 2, 1)
-            x = lax.reduce_window(x, jnp.array(-jnp.inf, x.dtype), lax.max, *window, "VALID")
+            x = lax.reduce_window(x, -jnp.inf, lax.max, *window, "VALID")
     x = x.reshape(len(x), -1)
     for w, b in narrow[len(CONVOLUTIONS) : -1]:
         x = jax.nn.relu(x @ w + b)

@@ -121,7 +121,7 @@ class PipelineStep(ScatteredStep):
         kept: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> None:
-        refuse("Pipeline", precision, device)
+        refuse("Pipeline", precision)
         self._way, self._comm = way, way.workers()
         self._mass, self._rows = (Operation(as_node(value)) for value in (mass, rows))
         self._shapes = [bind_shape(o.shape, {}) for o in outputs]

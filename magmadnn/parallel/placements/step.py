@@ -119,7 +119,7 @@ class PlacedStep(RanksStep):
         kept: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> None:
-        refuse(type(way).__name__, precision, "cpu")
+        refuse(type(way).__name__, precision)
         self._way, self._comm = way, way.workers()
         self._rows, self._is_newer = 0, True  # whole values are newer than parts
         groups = None if every == 1 else Accumulation(every, mass)

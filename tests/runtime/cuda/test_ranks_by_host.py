@@ -1,4 +1,4 @@
-"""Training with a parameter server whose workers compute on devices; arrays travel by way of the hosts."""
+"""Ways to train whose ranks compute on devices while arrays travel by way of the hosts."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from contextlib import nullcontext
 import numpy as np
 
 import magmadnn as md
+from magmadnn.dmath import Blocks, Rows, cyclic
 from tests.runtime.cuda.emulator import emulated_device
 
 draw = np.random.default_rng(7)
@@ -40,12 +41,20 @@ def fit(device, way):
 
 
 alone = fit("cpu", False)
-computes = comm.rank or WAY == "ParameterServer"  # the server of AsyncSGD only updates
+WAYS = {
+    "AsyncSGD": md.parallel.AsyncSGD,
+    "ParameterServer": md.parallel.ParameterServer,
+    "Pipeline": lambda: md.parallel.Pipeline(micro_batches=3),
+    "layouts": lambda: md.parallel.Hybrid({
+        "dense_1": Blocks((2, 3), owners=cyclic(1, 2)), "dense_2": Rows(block=2)
+    }),
+}
+computes = comm.rank or WAY != "AsyncSGD"  # whose server only updates
 device = "cpu"
 if computes:
     device = "cuda" if DEVICE == "emulated" else f"cuda:{comm.rank - (WAY == 'AsyncSGD')}"
 with emulated_device() if DEVICE == "emulated" and computes else nullcontext():
-    found = fit(device, getattr(md.parallel, WAY)())
+    found = fit(device, WAYS[WAY]())
 told = comm.exchange([alone, found])
 if comm.rank == 0:
     print(json.dumps(told))
@@ -82,10 +91,11 @@ def test_asynchronous_workers_learn(device: str, tmp_path: Path) -> None:
     assert found[1] < 1.3 * alone[1] < 0.6  # chance is 1.1
 
 
+@pytest.mark.parametrize("way", ["ParameterServer", "Pipeline", "layouts"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_synchronous_server_trains_as_alone(device: str, tmp_path: Path) -> None:
-    """Each rank computes its part of a batch; without Dropout, of which each part would draw its own."""
-    alone, found = trained(tmp_path, device, "ParameterServer", 2, 3)[0]
+def test_ranks_train_as_alone(device: str, way: str, tmp_path: Path) -> None:
+    """A server, stages of layers, weights in blocks; without Dropout, of which parts draw their own."""
+    alone, found = trained(tmp_path, device, way, 2, 3)[0]
     assert found[1] == pytest.approx(alone[1], rel=1e-12)
     for value, expected in zip(found[0], alone[0], strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=1e-11)
