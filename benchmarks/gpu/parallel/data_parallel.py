@@ -189,11 +189,17 @@ def peers(name: str, way: str, rank: int, size: int, port: int) -> None:
 def tell(rank: int, name: str, size: int, **seconds: float) -> None:
     """Print what one way of PyTorch's takes, as a capture may not come to an end."""
     if rank == 0:
+        import torch
+
         case = CASES[name]
         images = rows_of(case, size) * size * case["steps"]
         rates = {way: images / taken for way, taken in seconds.items()}
         steps = {way: 1e3 * taken / case["steps"] for way, taken in seconds.items()}
-        print(json.dumps({"rate": max(rates.values()), "apart": None, "ms": steps}), flush=True)
+        versions = (
+            f"PyTorch {torch.__version__}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
+        )
+        told = {"rate": max(rates.values()), "apart": None, "ms": steps, "versions": versions}
+        print(json.dumps(told), flush=True)
 
 
 def free_port() -> int:
@@ -277,6 +283,7 @@ def main() -> None:
                 apart = "" if found["apart"] is None else f"  apart {found['apart']:.1e}"
                 for way, ms in found.get("ms", {}).items():
                     apart += f"  {way} {ms:.3f} ms a step"
+                apart += f"  ({found['versions']})" if "versions" in found else ""
                 print(
                     f"  {size} GPU  {title:20} {found['rate']:12,.0f} images/s{apart}", flush=True
                 )

@@ -18,7 +18,9 @@ Array = Any
 BLOCKS: Final = 64  # of every call, as they keep count of meetings: few enough to leave others room
 HALF_BYTES: Final = 12 << 20  # of an inbox
 MOST_BYTES: Final = 8 << 20  # of a call that is quicker than NCCL's
-_FEW_BYTES: Final = 256 << 10  # up to which one meeting is worth more bytes
+# Up to so many bytes, or ranks, each sends all it has: one meeting, of two ranks without more bytes.
+_FEW_BYTES: Final = 256 << 10
+_FEW_RANKS: Final = 2
 
 
 class PeerSum:
@@ -95,7 +97,7 @@ class PeerSum:
         key = dtype, stored or dtype
         numbers, (once, twice) = NUMBERS[key], self._kernels_of(*key)
         packs = -(-count * numbers.item // PACK)
-        sends_all = self._ranks == 2 or packs * PACK <= _FEW_BYTES
+        sends_all = self._ranks <= _FEW_RANKS or packs * PACK <= _FEW_BYTES
         words = (
             np.uint64(source), np.uint64(result), np.int64(count), self._places, self._meetings,
             np.int64(self._half_bytes), np.int64(self._chunk(packs, sends_all, numbers)),
