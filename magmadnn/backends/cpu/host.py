@@ -18,8 +18,12 @@ class HostMemory:
 
     name = "host"
 
-    def allocate(self, nbytes: int) -> Bytes:
+    def allocate(self, nbytes: int, zeros: bool = True) -> Bytes:
         """A block of zeros whose address is a multiple of `ALIGNMENT`.
+
+        Args:
+            nbytes: how large.
+            zeros: whether all of them have to be 0; else they are what they were before.
 
         Raises:
             MemoryError: if the machine has not that much.
@@ -27,7 +31,7 @@ class HostMemory:
         if nbytes > total_bytes():  # the system may promise it, and kill us on first use
             raise MemoryError
         if nbytes > _SMALL and AVAILABLE:
-            return LARGE_PAGES.allocate(nbytes)
+            return LARGE_PAGES.allocate(nbytes, zeros)
         # np.zeros leaves large blocks to the system, which zeroes a page when it is first touched
         raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT

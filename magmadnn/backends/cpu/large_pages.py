@@ -89,8 +89,8 @@ class LargePages:
         with self._returns:
             return sum(slab.size for slab in self._slabs)
 
-    def allocate(self, nbytes: int) -> Bytes:
-        """A block of zeros whose address is a multiple of `ALIGNMENT`.
+    def allocate(self, nbytes: int, zeros: bool = True) -> Bytes:
+        """A block whose address is a multiple of `ALIGNMENT`; see `HostMemory.allocate`.
 
         Raises:
             MemoryError: if the system has not that much.
@@ -101,7 +101,8 @@ class LargePages:
             stale = max(0, min(slab.used, first + nbytes) - first)
             slab.used = max(slab.used, first + room)
         made = np.asarray(_Block(self, slab, first, nbytes, room))
-        made[:stale] = 0
+        if zeros:
+            made[:stale] = 0
         return made
 
     def _found(self, room: int) -> tuple[_Slab, int]:

@@ -93,9 +93,9 @@ def block(kernel: Kernel, **values: int | NDArray[Any]) -> NDArray[np.int64]:
     return np.array(numbers, np.int64)
 
 
-def scratch(size: int) -> NDArray[np.uint8]:
+def scratch(size: int, zeros: bool = True) -> NDArray[np.uint8]:
     """`size` bytes for a thread's scratch memory, aligned as kernels expect."""
-    return HostMemory().allocate(size)
+    return HostMemory().allocate(size, zeros)
 
 
 class Loaded:

@@ -70,7 +70,7 @@ class Team:
         self.room = room
         self._control = shared_words(int(Control.WORDS))
         self._program = self._control.data[Control.FIRST_BATCH : Control.TASK_COUNT + 1]
-        self._scratch = [scratch(room) for _ in range(threads)]
+        self._scratch = [scratch(room, zeros=False) for _ in range(threads)]
         self._addresses = (self._control.ctypes.data, self._scratch[0].ctypes.data)
         self._run, self._start, self._finish = (
             _ENTRY(library.address(name)) for name in (RUN, START, FINISH)
