@@ -27,9 +27,11 @@ class RanksStep(Step):
     Attributes:
         is_scattered: whether ranks have different parts of parameters or of the optimiser's state between
             steps, so that `collect` is needed before anybody looks at them.
+        stays_scattered: whether the next epoch can go on from the parts, if nobody looked.
     """
 
     is_scattered = False
+    stays_scattered = False
     _comm: Communicator
 
     def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None, size: int) -> None:

@@ -16,6 +16,7 @@ from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import DeviceError, MagmaDNNError, NumericError
 from magmadnn.graph.node import VARIABLE
 from magmadnn.parallel.sharding.parameters import PiecesSlices
+from magmadnn.parallel.sharding.pieces import Group
 from magmadnn.storage.checkpoint import parameters_sha256
 from tests.comm.test_launch import launched
 
@@ -300,3 +301,36 @@ def test_processes_train_and_tell_of_nan(tmp_path: Path) -> None:
         assert [sha, loss, after] == [told[0][0], told[0][1], told[0][3]]
         assert sha != after and loss != again and np.isfinite(again)
         assert "NaN" in error or "infinity" in error
+
+
+class Looks(md.callbacks.Callback):
+    """Notes the sum of the parameters behind each epoch."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def on_epoch_end(self, fit: Any) -> None:
+        values = fit.model.values().values()
+        self.found.append(sum(float(v.sum()) for v in values if v.dtype.kind == "f"))
+
+
+def test_parameters_stay_in_pieces_between_epochs_that_nobody_looks_at(monkeypatch: Any) -> None:
+    """With the same bits; a callback on rank 0 alone, or validation, has whole ones behind each epoch."""
+    given: list[int] = []
+    known = Group.give
+    monkeypatch.setattr(Group, "give", lambda self: (given.append(self.number), known(self)))
+
+    def run(comm: Communicator, **options: Any) -> Any:
+        return trained(comm, "dense", "parameters", epochs=3, **options)[0]
+
+    kept = simulate(2, run)
+    times = given.count(0)
+    assert times == 2  # by each rank at the end
+    looks = Looks()
+    looked = simulate(2, lambda comm: run(comm, callbacks=[looks] if comm.rank == 0 else [Looks()]))
+    assert given.count(0) - times == 2 * 3
+    assert len(looks.found) == 3 and len(set(looks.found)) == 3
+    assert kept[0] == kept[1] == looked[0] == looked[1]
+    times = given.count(0)
+    simulate(2, lambda comm: run(comm, validation_split=0.2))
+    assert given.count(0) - times == 2 * 3

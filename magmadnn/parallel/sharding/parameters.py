@@ -76,6 +76,8 @@ class PiecesStep(PartedMomentsStep):
         groups: of layers whose parameters are gathered together.
     """
 
+    stays_scattered = True
+
     def __init__(self, *arguments: Any, device: str = "cpu", **named: Any) -> None:
         self._is_newer = True  # whole values are newer than pieces
         self._align = 1 if device == "cpu" else _GPU_ALIGN

@@ -87,6 +87,15 @@ class Callback:
         looks = type(self).on_batch_end is not Callback.on_batch_end or "on_batch_end" in vars(self)
         return looks and not vars(type(self)).get("stands_aside", False)
 
+    @property
+    def looks_between_epochs(self) -> bool:
+        """Whether `on_epoch_end` or `on_epoch_begin` may look at parameters, or set them."""
+        names = ("on_epoch_end", "on_epoch_begin")
+        own = any(
+            getattr(type(self), n) is not getattr(Callback, n) or n in vars(self) for n in names
+        )
+        return own and not vars(type(self)).get("stands_aside", False)
+
     def batches(self, fit: Fit) -> int | None:
         """How many batches may run before `on_batch_end` must be called; None for any number.
 

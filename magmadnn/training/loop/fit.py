@@ -181,6 +181,8 @@ class Fit:
                     self._tell_end()
                 try:
                     yield
+                    if self._together is not None:
+                        self._together.collect(self)
                 except NumericError as error:  # all ranks have it
                     if self._together is not None:
                         self._together.collect(self)

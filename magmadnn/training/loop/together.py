@@ -110,7 +110,8 @@ class Together:
     def ends_epoch(self, fit: Fit) -> None:
         """At the end of an epoch's batches, all done or not: all ranks know what rank 0 knows."""
         step = fit.step
-        self.collect(fit)
+        if self._is_looked_at(fit):
+            self.collect(fit)
         if not isinstance(step, AsyncStep):
             self._check_batches(fit)
             return
@@ -122,6 +123,14 @@ class Together:
         if not self.is_first:
             fit.totals.restore(told[0])
             fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on = told[1:]
+
+    def _is_looked_at(self, fit: Fit) -> bool:
+        """Whether somebody looks at parameters, or sets them, before the first batch of the next epoch."""
+        step = fit.step
+        if not isinstance(step, RanksStep) or not step.stays_scattered:
+            return True
+        looks = fit.validation is not None or any(c.looks_between_epochs for c in fit.callbacks)
+        return not self._agreement.all(not looks, "nobody looks at parameters between epochs")
 
     def _check_batches(self, fit: Fit) -> None:
         """Look whether all ranks have made the same batches, where each made whole ones.
