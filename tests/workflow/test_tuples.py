@@ -64,13 +64,15 @@ def test_what_cannot_be_put_is_refused() -> None:
 class Net:
     """Servers' messages, kept."""
 
-    def __init__(self, memory: int | None = None, shared: bool = False) -> None:
+    def __init__(
+        self, memory: int | None = None, shared: bool = False, near: list[int] | None = None
+    ) -> None:
         self.sent: list[tuple[int, m.Message]] = []
         self.told: list[dict[str, Any]] = []
         segments = Segments(f"{NAME}-s0") if shared else None
         self.segments = segments
         send = lambda data, to: self.sent.append((to, m.Message(bytearray(data))))  # noqa: E731  # short
-        self.server = Server(0, memory, segments, send, self.told.append)
+        self.server = Server(0, memory, segments, send, self.told.append, near)
 
     def hand(self, rank: int, raw: bytes) -> None:
         self.server.handle(rank, bytearray(raw))
@@ -103,6 +105,31 @@ def test_tuples_of_a_tag_leave_in_order_and_who_waits_longest_is_first() -> None
     net.put("a", b"3")
     net.put("a", b"4")
     assert net.answers() == [(9, m.VALUE, b"3"), (10, m.VALUE, b"4")]
+
+
+@pytest.mark.skipif(not can_share(), reason="there is no memory to share")
+def test_ranks_of_other_machines_get_data_in_place_of_the_name_of_a_segment() -> None:
+    """Read, then taken: the segment serves again once nobody of this machine uses it either."""
+    net = Net(shared=True, near=[5, 6])
+    data = np.random.default_rng(3).bytes(m.SMALL + 5)
+    net.hand(5, m.packed(m.ALLOCATE, request=1, tag="a", words=str(len(data)).encode(), run=1))
+    name = net.answers()[0][2].decode()
+    write_new(name, data)
+    place = f"{name}|{len(data)}".encode()
+    net.hand(5, m.packed(m.PLACED, run=1, tag="a", words=b"b", data=place))
+    net.get(7, "a", m.WAIT)
+    assert net.answers() == [(7, m.VALUE, data)]
+    net.get(6, "a", m.WAIT)
+    assert net.answers() == [(6, m.SEGMENT, place)]
+    net.get(8, "a", m.TAKE | m.WAIT)
+    assert net.answers() == [(8, m.VALUE, data)]
+    net.hand(5, m.packed(m.ALLOCATE, request=2, tag="b", words=str(len(data)).encode(), run=1))
+    assert net.answers()[0][2].decode() != name  # rank 6 still reads it
+    net.hand(6, m.packed(m.FREE, tag=name))
+    net.hand(5, m.packed(m.ALLOCATE, request=3, tag="c", words=str(len(data)).encode(), run=1))
+    assert net.answers()[0][2].decode() == name
+    assert net.segments is not None
+    net.segments.close()
 
 
 def test_reads_leave_it_and_patterns_take_the_oldest() -> None:

@@ -62,7 +62,7 @@ def run_here(folder: Folder) -> tuple[str, str]:
         if rank == 0:
             ended = _executive(folder, control, space, servers, workers, about, prefix)
         elif rank in servers:
-            _serve(folder, rank - 1, control, space, f"{prefix}-s{rank - 1}")
+            _serve(folder, rank - 1, control, space, f"{prefix}-s{rank - 1}", near)
         else:
             copies = folder.description.model.tuple_space.copies
             tuples = TupleClient(space, servers, [s for s in servers if s in near], copies)
@@ -137,7 +137,9 @@ def _wait_for_all(world: Any, ulfm: bool) -> None:
     world.Barrier()
 
 
-def _serve(folder: Folder, number: int, control: Mail, space: Mail, prefix: str) -> None:
+def _serve(
+    folder: Folder, number: int, control: Mail, space: Mail, prefix: str, near: list[int]
+) -> None:
     """Be a tuple server until the executive ends the job."""
     segments = Segments(prefix) if can_share() else None
     memory = folder.description.model.tuple_space.memory
@@ -145,7 +147,7 @@ def _serve(folder: Folder, number: int, control: Mail, space: Mail, prefix: str)
     def tell(record: dict[str, Any]) -> None:
         control.send_json(record, 0)
 
-    server = Server(number, memory, segments, space.send, tell)
+    server = Server(number, memory, segments, space.send, tell, near)
     pause, count = Pause(spins=KEEN), 0
     try:
         while not server.ended:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from . import messages as m
-from .segments import Segments
+from .segments import Mappings, Segments
 from .store import Held, Store, Waiting
 
 _TOLD_AFTER = 0.05  # seconds after which the executive is told who waits
@@ -22,6 +22,7 @@ class Server:
         segments: shared memory; None where there is none.
         send: sends bytes to a rank.
         tell: tells the executive.
+        near: ranks of this machine, which can read segments; to others data go by message. None: all ranks.
     """
 
     def __init__(
@@ -31,7 +32,10 @@ class Server:
         segments: Segments | None,
         send: Callable[[bytes | bytearray, int], None],
         tell: Callable[[dict[str, Any]], None],
+        near: Collection[int] | None = None,
     ) -> None:
+        self._near = None if near is None else frozenset(near)
+        self._maps = Mappings()
         self.store, self.ended = Store(), False
         self._number, self._memory, self._segments = number, memory, segments
         self._send, self._tell = send, tell
@@ -220,6 +224,9 @@ class Server:
             raw = held.raw if gone else bytearray(held.raw)
             self._send(m.make_answer(raw, request), rank)
             return
+        if self._near is not None and rank not in self._near:
+            self._send_far(rank, request, held, gone)
+            return
         name = held.segment
         flags = 0 if gone and not self._uses.get(name) else m.SHARED
         self._uses[name] = self._uses.get(name, 0) + 1
@@ -239,6 +246,16 @@ class Server:
             ),
             rank,
         )
+
+    def _send_far(self, rank: int, request: int, held: Held, gone: bool) -> None:
+        """Answer a rank of another machine, which cannot read a segment, with the data themselves."""
+        data = bytes(self._maps.view(held.segment, held.size))
+        value = m.packed(
+            m.VALUE, request=request, run=held.maker, tag=held.tag, words=held.words, data=data
+        )
+        self._send(value, rank)
+        if gone:
+            self._gone(held)
 
     def _answer_error(self, asker: Waiting, text: bytes) -> None:
         self._forget(asker)
