@@ -68,6 +68,8 @@ HINTS: dict[str, dict[str, str]] = {
     "BatchNorm argument": {
         "num_features": "leave it out: it follows from the input",
         "axis": "leave it out: features are the last axis",
+        "center": "write affine=False for neither gamma nor beta",
+        "scale": "write affine=False for neither gamma nor beta",
     },
     "Input argument": {
         "batch_size": "leave it out: a batch may have any number of rows",

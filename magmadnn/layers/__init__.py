@@ -61,6 +61,7 @@ from .normalization import BatchNorm as BatchNorm
 from .normalization import GroupNorm as GroupNorm
 from .normalization import LayerNorm as LayerNorm
 from .normalization import LocalResponseNormalization as LocalResponseNormalization
+from .normalization import RMSNorm as RMSNorm
 from .regularizers import L1 as L1
 from .regularizers import L1L2 as L1L2
 from .regularizers import L2 as L2
@@ -116,6 +117,7 @@ __all__ = [
     "Output",
     "PReLU",
     "Parameter",
+    "RMSNorm",
     "Reshape",
     "Residual",
     "Sequential",

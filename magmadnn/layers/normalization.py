@@ -88,6 +88,46 @@ class LayerNorm(Layer):
         return normal
 
 
+class RMSNorm(Layer):
+    """`gamma * x / sqrt(mean of x**2 + epsilon)`, over the last axis; the shape stays.
+
+    Zhang, Sennrich, "Root mean square layer normalization", NeurIPS 2019, eq. (4): `LayerNorm` without the
+    mean and without a shift. gamma has the size of the axis. Training and prediction are the same.
+
+    Attributes:
+        epsilon: above 0, in units of the mean square.
+        use_scale: whether there is gamma.
+        gamma_init: initial scale; ones.
+        gamma_regularizer: adds to the loss.
+    """
+
+    epsilon: float = 1e-6
+    use_scale: bool = True
+    gamma_init: Initializer | str = init.ones()
+    gamma_regularizer: Regularizer | None = None
+
+    def __post_init__(self) -> None:
+        above_zero(self, "epsilon", self.epsilon)
+
+    def build(self, x: Operation) -> None:
+        """The scale."""
+        if x.ndim < 2:
+            raise ShapeError(f"{self}: x must be (batch, ..., features), got {shape_text(x.shape)}")
+        self.wide, self.gamma = _wide_dtype(self, x), None
+        if self.use_scale:
+            self.gamma = self.parameter(
+                "gamma", x.shape[-1:], self.gamma_init, self.wide, regularizer=self.gamma_regularizer
+            )
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        wide = ops.cast(x, self.wide) if x.dtype != self.wide else x
+        y = wide * (1 / ops.sqrt(ops.mean(ops.square(wide), -1, keepdims=True) + self.epsilon))
+        y = y if self.gamma is None else y * self.gamma
+        normal: Operation = ops.cast(y, x.dtype) if x.dtype != self.wide else y
+        return normal
+
+
 class BatchNorm(Layer):
     """`gamma * (x - mean) / sqrt(variance + epsilon) + beta`, per feature; the shape stays.
 
@@ -108,6 +148,7 @@ class BatchNorm(Layer):
         beta_init: initial shift; zeros.
         gamma_regularizer: adds to the loss.
         beta_regularizer: likewise.
+        affine: whether there are gamma and beta; without them the layer has nothing that is trained.
     """
 
     momentum: float = 0.9
@@ -116,6 +157,7 @@ class BatchNorm(Layer):
     beta_init: Initializer | str = init.zeros()
     gamma_regularizer: Regularizer | None = None
     beta_regularizer: Regularizer | None = None
+    affine: bool = True
 
     def __post_init__(self) -> None:
         above_zero(self, "epsilon", self.epsilon)
@@ -126,12 +168,14 @@ class BatchNorm(Layer):
         if x.ndim < 2:
             raise ShapeError(f"{self}: x must be (batch, ..., features), got {shape_text(x.shape)}")
         self.wide, features = _wide_dtype(self, x), x.shape[-1:]
-        self.gamma = self.parameter(
-            "gamma", features, self.gamma_init, self.wide, regularizer=self.gamma_regularizer
-        )
-        self.beta = self.parameter(
-            "beta", features, self.beta_init, self.wide, regularizer=self.beta_regularizer
-        )
+        self.gamma = self.beta = None
+        if self.affine:
+            self.gamma = self.parameter(
+                "gamma", features, self.gamma_init, self.wide, regularizer=self.gamma_regularizer
+            )
+            self.beta = self.parameter(
+                "beta", features, self.beta_init, self.wide, regularizer=self.beta_regularizer
+            )
         self.running_mean = self.state("running_mean", features, init.zeros(), self.wide)
         self.running_variance = self.state("running_variance", features, init.ones(), self.wide)
 
@@ -142,7 +186,9 @@ class BatchNorm(Layer):
         batch_mean, batch_variance = ops.mean(wide, axes), ops.var(wide, axes)
         mean = by_phase(batch_mean, self.running_mean)
         variance = by_phase(batch_variance, self.running_variance)
-        y = (wide - mean) * (self.gamma / ops.sqrt(variance + self.epsilon)) + self.beta
+        scale = 1 if self.gamma is None else self.gamma
+        y = (wide - mean) * (scale / ops.sqrt(variance + self.epsilon))
+        y = y if self.beta is None else y + self.beta
         n = size(product(x.shape[:-1]), self.wide)
         unbiased = batch_variance * (n / ops.maximum(n - 1, 1))
         for running, of_batch in (
