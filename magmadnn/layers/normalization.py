@@ -116,7 +116,11 @@ class RMSNorm(Layer):
         self.wide, self.gamma = _wide_dtype(self, x), None
         if self.use_scale:
             self.gamma = self.parameter(
-                "gamma", x.shape[-1:], self.gamma_init, self.wide, regularizer=self.gamma_regularizer
+                "gamma",
+                x.shape[-1:],
+                self.gamma_init,
+                self.wide,
+                regularizer=self.gamma_regularizer,
             )
 
     def forward(self, x: Operation) -> Operation:

@@ -13,6 +13,8 @@ from .convolutional.residual import resnet56 as resnet56
 from .convolutional.small import cifar_cnn as cifar_cnn
 from .convolutional.small import cnn_2d as cnn_2d
 from .convolutional.small import lenet5 as lenet5
+from .kaldi.network import from_kaldi as from_kaldi
+from .kaldi.network import kaldi_context as kaldi_context
 from .network import Network as Network
 from .network import Preset as Preset
 from .perceptron import MLP as MLP
@@ -31,7 +33,9 @@ __all__ = [
     "cnn_2d",
     "densenet121",
     "from_caffe",
+    "from_kaldi",
     "googlenet",
+    "kaldi_context",
     "lenet5",
     "mlp",
     "resnet18",

@@ -1,0 +1,1 @@
+"""Networks from Kaldi's descriptions of them: see `from_kaldi`."""
