@@ -13,21 +13,26 @@ class Network:
     """What a message costs: it arrives `latency + bytes / bandwidth` seconds after it has left.
 
     Messages of one rank leave one after the other, as a port sends one at a time; those that arrive at one
-    rank do not wait for each other.
+    rank do not wait for each other. Ranks may be in groups, such as GPUs below one PCIe root: all messages
+    from one group to another share a link.
 
     Args:
         latency: seconds.
         bandwidth: bytes per second, of each rank in each direction.
+        groups: the group of each rank; empty: all are in one.
+        between: bytes per second from one group to another.
     """
 
     latency: float = 0.0
     bandwidth: float = float("inf")
+    groups: tuple[int, ...] = ()
+    between: float = float("inf")
 
     def __post_init__(self) -> None:
-        if not (self.latency >= 0 and self.bandwidth > 0):
+        if not (self.latency >= 0 and self.bandwidth > 0 and self.between > 0):
             raise ArgumentError(
-                "Network: latency must be at least 0 and bandwidth above 0, got "
-                f"{self.latency} and {self.bandwidth}"
+                "Network: latency must be at least 0, bandwidth and between above 0, got "
+                f"{self.latency}, {self.bandwidth} and {self.between}"
             )
 
 

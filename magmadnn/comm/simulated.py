@@ -68,6 +68,10 @@ class _World:
     def __init__(
         self, size: int, network: Network, faults: Sequence[Fault] = (), seed: int = 0
     ) -> None:
+        if network.groups and len(network.groups) != size:
+            raise ArgumentError(
+                f"simulate: the network has groups of {len(network.groups)} ranks, and there are {size}"
+            )
         self.network, self.faults = network, faults
         self.ranks = [_Rank() for _ in range(size)]
         self._order = random.Random(seed)
@@ -75,6 +79,7 @@ class _World:
         self._messages: dict[tuple[object, ...], deque[tuple[Any, float]]] = defaultdict(deque)
         self._receives: dict[tuple[object, ...], deque[tuple[Any, _Running]]] = defaultdict(deque)
         self._sent: dict[tuple[int, int], int] = defaultdict(int)
+        self._free: dict[tuple[int, int], float] = defaultdict(float)  # when a link of groups is
         self._dropped: list[str] = []
         self._ledger: dict[tuple[str, int], tuple[Call, int, int]] = {}
         self.bytes_sent = 0
@@ -205,8 +210,12 @@ class _World:
     def _send(self, array: Any, me: int, to: int, call: Call, start: float) -> None:
         self.bytes_sent += array.nbytes
         took = array.nbytes / self.network.bandwidth
-        sender = self.ranks[me]
+        sender, groups = self.ranks[me], self.network.groups
         sender.leaving = max(sender.leaving, start) + took
+        if groups and groups[me] != groups[to]:
+            link = groups[me], groups[to]
+            self._free[link] = max(self._free[link], start) + array.nbytes / self.network.between
+            sender.leaving = max(sender.leaving, self._free[link])
         self._sent[me, to] += 1
         extra = 0.0
         for fault in self.faults:
@@ -304,7 +313,7 @@ class _SimulatedEngine:
 
     def _in_world(self, task: Task) -> Task:
         """The task with ranks of the world for those of the group."""
-        if self.size == len(self.world.ranks):
+        if self._members == list(range(len(self.world.ranks))):
             return (yield from task)
         of = self._members
         result: list[Any] = []

@@ -1,17 +1,125 @@
-"""Where ranks are, and how quickly messages go between them."""
+"""Where ranks and their GPUs are, how quickly messages go between them, and the order of a ring of them."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from .group import HostCommunicator
+
+# What connects two GPUs, or what they have in common, the nearest first.
+LINKS: Final = ("NVLink", "PCIe switch", "PCIe root", "processor", "machine", "network")
+_ALL_ORDERS: Final = 8  # ranks up to which every order of a ring is looked at
+_DEVICES: Final = Path("/sys/bus/pci/devices")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a GPU is.
+
+    Attributes:
+        host: the machine.
+        bus: its number on the PCIe bus, such as 0000:19:00.0.
+        path: bridges from the PCIe root down to the GPU; empty where the system does not tell.
+        node: of memory that is near; -1 where the system does not tell.
+        linked: buses of GPUs that it reaches by NVLink.
+    """
+
+    host: str
+    bus: str
+    path: tuple[str, ...] = ()
+    node: int = -1
+    linked: tuple[str, ...] = ()
+
+    def link(self, other: Place) -> int:
+        """What connects two GPUs, as a place in `LINKS`; what is not known is taken for the nearest."""
+        if self.host != other.host:
+            return LINKS.index("network")
+        if other.bus in self.linked or self.bus in other.linked or self.bus == other.bus:
+            return LINKS.index("NVLink")
+        if not (self.path and other.path) or set(self.path[1:]) & set(other.path[1:]):
+            return LINKS.index("PCIe switch")
+        if self.path[0] == other.path[0]:
+            return LINKS.index("PCIe root")
+        return LINKS.index("processor" if self.node == other.node else "machine")
+
+
+def pcie_place(
+    bus: str, linked: Sequence[str] = (), devices: Path = _DEVICES, host: str | None = None
+) -> Place:
+    """The place of a GPU of this machine, as the system tells.
+
+    Args:
+        bus: its number, such as 0000:19:00.0.
+        linked: buses of GPUs that it reaches by NVLink.
+        devices: the system's folder of devices by bus.
+        host: the machine's name; None: as it calls itself.
+    """
+    bus, node = bus.lower(), -1
+    path: tuple[str, ...] = ()
+    try:
+        found = (devices / bus).resolve(strict=True)
+        parts = found.parts
+        root = next(i for i, part in enumerate(parts) if part.startswith("pci") and ":" in part)
+        path, node = parts[root:-1], int((found / "numa_node").read_text())
+    except (OSError, StopIteration, ValueError):
+        pass
+    return Place(
+        host or socket.gethostname(), bus, path, node, tuple(one.lower() for one in linked)
+    )
+
+
+def ring_order(links: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The ranks in an order in which a ring of them crosses as few far links as can be.
+
+    The farthest links count first. Of orders that are as good the one is taken whose first ranks are nearest
+    each other. Where all pairs are alike ranks stay in the order of their numbers.
+
+    Args:
+        links: for each pair of ranks a whole number, larger for farther ones; the larger of both directions
+            counts.
+    """
+    size = len(links)
+    if size < 3:
+        return tuple(range(size))
+    far = [[max(links[a][b], links[b][a]) for b in range(size)] for a in range(size)]
+
+    def cost(order: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Links of the ring, the farthest first, and in their order."""
+        steps = [far[a][b] for a, b in zip(order, [*order[1:], order[0]], strict=True)]
+        return sorted(steps, reverse=True), steps
+
+    start = tuple(range(size))
+    if len({far[a][b] for a in range(size) for b in range(a)}) == 1:
+        return start
+    if size <= _ALL_ORDERS:
+        return min(
+            ((0, *rest) for rest in permutations(range(1, size))), key=lambda o: (cost(o), o)
+        )
+    nearest, left = [0], set(range(1, size))
+    while left:
+        nearest.append(min(left, key=lambda rank: (far[nearest[-1]][rank], rank)))
+        left.remove(nearest[-1])
+    best = min((start, tuple(nearest)), key=cost)
+    while True:  # turn a part round as long as that helps
+        turned = (
+            (*best[:i], *reversed(best[i:j]), *best[j:])
+            for i in range(1, size - 1)
+            for j in range(i + 2, size + 1)
+        )
+        better = min(turned, key=cost)
+        if cost(better) >= cost(best):
+            return best
+        best = better
 
 
 @dataclass(frozen=True)
@@ -21,7 +129,7 @@ class Topology:
     Args:
         hosts: the machine of each rank.
         cores: that each rank may use.
-        gpus: names and bus numbers of the GPUs that each rank sees.
+        gpus: names, bus numbers and PCIe roots of the GPUs that each rank sees.
         latency: seconds of a message of 8 bytes from rank 0 to each rank, half of there and back.
         bandwidth: bytes per second of 1 MiB from rank 0 to each rank.
     """
@@ -73,8 +181,6 @@ def _there(communicator: HostCommunicator, other: int, array: Any, repeats: int)
 
 def _gpus() -> list[str]:
     """Names of the GPUs that this process sees, without loading CuPy where there is no driver."""
-    from pathlib import Path
-
     names = []
     for folder in sorted(Path("/proc/driver/nvidia/gpus").glob("*")):
         try:
@@ -84,5 +190,7 @@ def _gpus() -> list[str]:
         model = next(
             (line for line in text.splitlines() if line.startswith("Model:")), "Model: GPU"
         )
-        names.append(f"{model.removeprefix('Model:').strip()} {folder.name}")
+        place = pcie_place(folder.name)
+        root = f" on {place.path[0]}" if place.path else ""
+        names.append(f"{model.removeprefix('Model:').strip()} {folder.name}{root}")
     return names

@@ -6,12 +6,14 @@ from typing import Any
 
 from magmadnn.backends.cuda import array_library, device_count, device_memory
 from magmadnn.comm import Communicator
+from magmadnn.comm.topology import ring_order
 from magmadnn.dmath.arrays.team import Peers, Team
 from magmadnn.errors import DeviceError
 
 
 def on_devices(team: Team) -> Team:
-    """The team with CuPy's arrays in place of NumPy's; NCCL and copy engines among its workers. Collective.
+    """The team with CuPy's arrays in place of NumPy's; NCCL and copy engines among its workers, which stand
+    in a ring that crosses few far links. Collective.
 
     Worker r takes device r: workers are processes of one machine.
 
@@ -30,13 +32,15 @@ def on_devices(team: Team) -> Team:
         )
     comm: Communicator = team.comm
     peers: Peers | None = None
+    order: tuple[int, ...] = ()
     if team.size > 1:
-        from magmadnn.comm.gpu import NcclCommunicator, PeerCopies
+        from magmadnn.comm.gpu import NcclCommunicator, PeerCopies, read_links
 
         cupy.cuda.Device(team.rank).use()
         comm = group = NcclCommunicator(team.comm)
         peers = PeerCopies.among(group)
-    made = Team(comm, cupy, kept=team.kept, peers=peers)
+        order = ring_order(read_links(group))
+    made = Team(comm, cupy, kept=team.kept, peers=peers, order=order)
     made.watched = _counting(cupy, made)
     return made
 

@@ -171,6 +171,16 @@ def test_split_numbers_by_key_and_groups_work_alone() -> None:
     assert got[1] == (1, 2, 6, 2, [5, 1])
 
 
+def test_a_group_of_all_ranks_in_another_order() -> None:
+    def one(comm: Any) -> tuple[int, float]:
+        group = comm.split(0, (2, 0, 1).index(comm.rank))
+        assert group is not None
+        came = group.shift(np.array([float(comm.rank)]), np.empty(1))
+        return group.rank, float(came[0])
+
+    assert simulate(3, one) == [(1, 2.0), (2, 0.0), (0, 1.0)]
+
+
 def test_messages_of_pairs_match_by_tag_and_in_order() -> None:
     def body(comm: Any) -> list[float]:
         if comm.rank == 0:

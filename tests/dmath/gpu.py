@@ -185,5 +185,8 @@ def on_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(devices, "array_library", lambda: cupy)
     monkeypatch.setattr("magmadnn.comm.gpu.NcclCommunicator", lambda comm: comm)
     monkeypatch.setattr("magmadnn.comm.gpu.PeerCopies.among", lambda group: None)
+    monkeypatch.setattr(
+        "magmadnn.comm.gpu.read_links", lambda group: [[0] * group.size] * group.size
+    )
     monkeypatch.setattr(sys.modules[__name__], "POOL", Pool())
     return cupy

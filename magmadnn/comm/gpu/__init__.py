@@ -1,6 +1,7 @@
 """Messages among GPUs, and copies by their copy engines; CuPy is loaded when a group is made."""
 
+from magmadnn.comm.gpu.links import read_links
 from magmadnn.comm.gpu.nccl import NcclCommunicator
 from magmadnn.comm.gpu.peers import PeerCopies
 
-__all__ = ["NcclCommunicator", "PeerCopies"]
+__all__ = ["NcclCommunicator", "PeerCopies", "read_links"]

@@ -136,8 +136,11 @@ class Fetch:
 
 
 def distance(team: Team, source: int) -> int:
-    """In the order in which workers copy from others, each from another one at a time; 0 for itself."""
-    return (source - team.rank) % team.size
+    """In the order in which workers copy from others, each from another one at a time and around the ring;
+    0 for itself.
+    """
+    ring = team.ring
+    return (ring.index(source) - ring.index(team.rank)) % team.size
 
 
 def _pull_cast(x: Parts, made: Parts) -> Parts:
@@ -185,9 +188,9 @@ def _cast_buffers(
 
 def _incoming(x: Parts, target: Layout) -> Iterator[tuple[int, Move, int]]:
     """Who sends this worker something, each move, and its number among all that the sender gives."""
-    plans, rank = schedules(x.layout, target), x.team.rank
+    plans, rank, ring = schedules(x.layout, target), x.team.rank, x.team.ring
     for step in range(1, x.team.size):  # not all from the same worker at first
-        source = (rank + step) % x.team.size
+        source = ring[(ring.index(rank) + step) % x.team.size]
         before = sum(len(to) for to in plans[source].sends[:rank])
         for number, move in enumerate(plans[source].sends[rank]):
             yield source, move, before + number

@@ -115,6 +115,8 @@ class Team:
         cast_buffers: of the last change of layout with a cast; see `magmadnn.dmath.arrays.pulling`.
         programs: compiled for this worker's GPU; see `magmadnn.dmath.functions.images`.
         watched: counts calls for memory of a GPU while it is entered; entered once at a time.
+        order: of all workers around a ring, so that it crosses few far links; empty for that of their
+            numbers.
     """
 
     comm: Communicator
@@ -128,6 +130,7 @@ class Team:
     cast_buffers: dict[Any, tuple[list[Array], list[list[Array]]]] = field(default_factory=dict)
     programs: dict[Any, Any] = field(default_factory=dict)
     watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    order: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -144,12 +147,25 @@ class Team:
         """Where the present line's counts go."""
         return self.lines.setdefault(self.line, Count())
 
+    @property
+    def ring(self) -> tuple[int, ...]:
+        """All workers in the order of a ring."""
+        return self.order or tuple(range(self.size))
+
+    def around(self, members: Sequence[int]) -> tuple[int, ...]:
+        """Some workers in the order of a ring."""
+        return tuple(worker for worker in self.ring if worker in members)
+
     def group(self, members: tuple[int, ...]) -> Communicator | None:
-        """The communicator of some workers, made once; None on the others. Collective over all."""
+        """The communicator of some workers, in this order, made once; None on the others. Collective over
+        all.
+        """
         if members == tuple(range(self.size)):
             return self.comm
         if members not in self.groups:
-            self.groups[members] = self.comm.split(0 if self.rank in members else None)
+            mine = self.rank in members
+            place = members.index(self.rank) if mine else 0
+            self.groups[members] = self.comm.split(0 if mine else None, place)
         return self.groups[members]
 
     @contextmanager

@@ -123,13 +123,12 @@ def _product(
     left = a if len(a.shape) == 2 else _matrix(a).transposed((1, 0))
     right = b if len(b.shape) == 2 else _matrix(b)
     within = target if len(shape) == 2 else None
-    found = ranked(
-        left, right, within, itemsize, rates(kind_of(how)), not settings.get("fixed", False)
-    )
+    known = rates(kind_of(how))
+    found = ranked(left, right, within, itemsize, known, not settings.get("fixed", False))
     head = f"matmul: {' x '.join(map(str, left.shape))} by {' x '.join(map(str, right.shape))}"
     plan = found[0].plan
     lies = plan.target if len(shape) == 2 else target or resolve(None, shape, a.workers)
-    text = f"{head}\n{explained(found, itemsize)}\n   a {a}\n   b {b}\n   result {lies}"
+    text = f"{head}\n{explained(found, itemsize, order=known.order)}\n   a {a}\n   b {b}\n   result {lies}"
     return lies, text
 
 

@@ -133,15 +133,15 @@ def _targets(a: Layout, b: Layout) -> Iterator[Layout]:
 
 
 def _grid_plans(
-    a: Layout, b: Layout, target: Layout | None, used: int, split_k: bool
+    a: Layout, b: Layout, target: Layout | None, used: tuple[int, ...], split_k: bool
 ) -> Iterator[ProductPlan]:
     m, k, n = *a.shape, b.shape[1]
-    found = [g for g in grids(used) if g[0] <= m and g[1] <= max(k, 1) and g[2] <= n]
+    found = [g for g in grids(len(used)) if g[0] <= m and g[1] <= max(k, 1) and g[2] <= n]
     found = [g for g in found if split_k or g[1] == 1]
     found.sort(key=lambda g: m * k / (g[0] * g[1]) + k * n / (g[1] * g[2]) + m * n / (g[0] * g[2]))
     for counts in found[:_GRIDS]:
         for order in orders(counts):
-            la, lb, lc = grid(m, k, n, counts, order, a.workers)
+            la, lb, lc = grid(m, k, n, counts, order, a.workers, used)
             name = f"grid {counts[0]} x {counts[1]} x {counts[2]}"
             yield ProductPlan(name, la, lb, lc, target or scattered(lc))
 
@@ -163,7 +163,11 @@ def _rings(a: Layout, b: Layout, target: Layout) -> Iterator[ProductPlan]:
 
 
 def candidates(
-    a: Layout, b: Layout, target: Layout | None, split_k: bool = True
+    a: Layout,
+    b: Layout,
+    target: Layout | None,
+    split_k: bool = True,
+    order: tuple[int, ...] = (),
 ) -> list[ProductPlan]:
     """All ways that are looked at; `target` None lets each way leave C where it is.
 
@@ -179,7 +183,9 @@ def candidates(
         found += [a_stays(a, n, target)] if _single(a) else []
         found += [b_stays(m, b, target)] if _single(b) else []
     for used in _worker_counts(workers):
-        found += _grid_plans(a, b, target, used, split_k)
+        numbers = tuple(range(used))
+        for chosen in dict.fromkeys((numbers, tuple(sorted(order[:used] or numbers)))):
+            found += _grid_plans(a, b, target, chosen, split_k)
     for worker in {0, int(np.argmax([a.elements(w) + b.elements(w) for w in range(workers)]))}:
         where = _whole((m, n), worker, workers)
         plan = c_stays(k, where, target or where)
@@ -201,7 +207,8 @@ def ranked(
     a: Layout, b: Layout, target: Layout | None, itemsize: int, rates: Rates, split_k: bool = True
 ) -> tuple[Predicted, ...]:
     """The candidates, the one predicted to be fastest first; equal ones in a fixed order."""
-    found = [predict(plan, a, b, itemsize, rates) for plan in candidates(a, b, target, split_k)]
+    plans = candidates(a, b, target, split_k, rates.order)
+    found = [predict(plan, a, b, itemsize, rates) for plan in plans]
     return tuple(sorted(found, key=lambda one: (one.seconds, one.moved)))
 
 
@@ -216,8 +223,8 @@ def auto_layout(shape: tuple[int, int], workers: int, itemsize: int, rates: Rate
     m, k = shape
     best: tuple[float, Layout] | None = None
     for used in sorted(_worker_counts(workers)):
-        layout = Rows(on=tuple(range(used))).layout(shape, workers)
-        other = Rows(on=tuple(range(used))).layout((k, m), workers)
+        on = rates.first(used)
+        layout, other = (Rows(on=on).layout(one, workers) for one in (shape, (k, m)))
         seconds = ranked(layout, other, None, itemsize, rates)[0].seconds
         if best is None or seconds < best[0]:
             best = seconds, layout
@@ -225,8 +232,12 @@ def auto_layout(shape: tuple[int, int], workers: int, itemsize: int, rates: Rate
     return best[1]
 
 
-def explained(predictions: tuple[Predicted, ...], itemsize: int, most: int = 8) -> str:
-    """The candidates as a table, the chosen one first."""
+def explained(
+    predictions: tuple[Predicted, ...], itemsize: int, most: int = 8, order: tuple[int, ...] = ()
+) -> str:
+    """The candidates as a table, the chosen one first; and the order of the workers around a ring, if it is
+    not that of their numbers.
+    """
     lines = ["   predicted    computing        sent  workers  way"]
     for number, one in enumerate(predictions[:most]):
         mark = "->" if number == 0 else "  "
@@ -235,4 +246,6 @@ def explained(predictions: tuple[Predicted, ...], itemsize: int, most: int = 8) 
         lines.append(f"{mark} {times} {sent} {one.active:8d}  {one.plan.name}")
     if len(predictions) > most:
         lines.append(f"   and {len(predictions) - most} more, slower ones")
+    if order != tuple(sorted(order)):
+        lines.append(f"   by links workers stand in the order {', '.join(map(str, order))}")
     return "\n".join(lines)

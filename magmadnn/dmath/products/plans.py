@@ -127,9 +127,15 @@ def b_stays(m: int, b: Layout, target: Layout | None) -> ProductPlan:
 
 @lru_cache(maxsize=512)
 def grid(
-    m: int, k: int, n: int, counts: tuple[int, int, int], order: tuple[int, int, int], workers: int
+    m: int,
+    k: int,
+    n: int,
+    counts: tuple[int, int, int],
+    order: tuple[int, int, int],
+    workers: int,
+    used: tuple[int, ...] = (),
 ) -> tuple[Layout, Layout, Layout]:
-    """Layouts of A, B and C's terms on a grid of pm x pk x pn workers, the first ones.
+    """Layouts of A, B and C's terms on a grid of pm x pk x pn workers.
 
     Args:
         m: rows of C.
@@ -138,6 +144,7 @@ def grid(
         counts: (pm, pk, pn).
         order: the axes of the grid in the order in which workers are numbered, the last one fastest.
         workers: how many there are in all.
+        used: the workers of the grid; empty for the first ones.
     """
     pm, pk, pn = counts
 
@@ -145,7 +152,7 @@ def grid(
         number = 0
         for axis in order:
             number = number * counts[axis] + place[axis]
-        return number
+        return used[number] if used else number
 
     cuts = even_cuts(m, pm), even_cuts(k, pk), even_cuts(n, pn)
     i, l, j = range(pm), range(pk), range(pn)  # noqa: E741

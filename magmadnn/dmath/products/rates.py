@@ -26,6 +26,8 @@ class Rates:
         seconds_per_message: what a message costs however short it is.
         seconds_per_step: what a local product costs however small it is.
         overlapped: whether products begin while their operands still come, as copy engines of GPUs let them.
+        order: of the workers around a ring; where few are to compute they are its first. Empty: that of their
+            numbers.
     """
 
     flops: float = 2e10
@@ -34,6 +36,14 @@ class Rates:
     seconds_per_message: float = 2e-5
     seconds_per_step: float = 5e-6
     overlapped: bool = False
+    order: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", tuple(self.order))
+
+    def first(self, used: int) -> tuple[int, ...]:
+        """So many workers that are near each other."""
+        return self.order[:used] if self.order else tuple(range(used))
 
     def flops_of(self, active: int, workers: int) -> float:
         """Of one worker while `active` of all compute: the two measured ends, and the cores' sum in
@@ -72,6 +82,7 @@ def measured(team: Team, how: Arithmetic) -> Rates:
         bytes_per_second=min(f[2] for f in found),
         seconds_per_message=max(f[3] for f in found),
         overlapped=team.peers is not None,
+        order=team.order,
     )
 
 
@@ -93,14 +104,15 @@ def _flops(team: Team, size: int, how: Arithmetic) -> float:
 
 def _link(team: Team, size: int) -> tuple[float, float]:
     """Bytes a second of a ring shift, and the seconds of a short one."""
-    times = []
+    times, comm = [], team.group(team.ring)
+    assert comm is not None
     for count in (8, size):
         x, out = team.xp.zeros(count, np.uint8), team.xp.empty(count, np.uint8)
         best = float("inf")
         for _ in range(4):
-            team.comm.barrier()
+            comm.barrier()
             start = perf_counter()
-            team.comm.shift(x, out)
+            comm.shift(x, out)
             team.on_host(out[-1])
             best = min(best, perf_counter() - start)
         times.append(best)

@@ -128,7 +128,7 @@ def ring(
         wire: dtype in which B travels.
         keep: whether what comes by is kept.
     """
-    team, members = a.team, c.active
+    team, members = a.team, a.team.around(c.active)
     made = empty(team, c, how.sums)
     comm = team.group(members)
     if comm is None:
@@ -202,15 +202,17 @@ def ring_of_sums(a: Parts, b: Parts, target: Layout, how: Arithmetic) -> Parts:
     """C = A B where each worker has columns of A and the rows of B to them, and sums go round: a reduce-
     scatter in p stages.
 
-    In stage s a worker makes its term of the blocks of worker `rank - 1 - s` while the sum so far is on its
-    way to it.
+    In stage s a worker makes its term of the blocks of the worker s + 1 places before it in the ring, while
+    the sum so far is on its way to it.
     """
-    team, sums = a.team, how.sums
+    team, sums, ring = a.team, how.sums, a.team.ring
+    comm, place = team.group(ring), ring.index(team.rank)
+    assert comm is not None
     request: Any = None
     arrived: Array = None
     total: dict[int, Array] = {}
     for stage in range(team.size):
-        owner = (team.rank - 1 - stage) % team.size
+        owner = ring[(place - 1 - stage) % team.size]
         total = {n: _term(a, b, target.boxes[n], how) for n in target.held[owner]}
         if request is not None:
             request.wait()
@@ -221,9 +223,9 @@ def ring_of_sums(a: Parts, b: Parts, target: Layout, how: Arithmetic) -> Parts:
         if stage < team.size - 1:
             flat = [block.reshape(-1) for block in total.values()]
             source = team.xp.concatenate(flat) if flat else team.xp.empty(0, sums)
-            coming = target.elements((team.rank - 2 - stage) % team.size)
+            coming = target.elements(ring[(place - 2 - stage) % team.size])
             arrived = team.xp.empty(coming, sums)
-            request = _start_shift(team, team.comm, source, arrived)
+            request = _start_shift(team, comm, source, arrived)
     return Parts(team, target, sums, total)
 
 
