@@ -5,6 +5,7 @@ products.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,42 @@ from magmadnn.dmath.products.rates import Rates
 from magmadnn.memory.dtypes import as_dtype
 
 
+@dataclass(frozen=True)
+class Foretold:
+    """What an operation would do.
+
+    Attributes:
+        lies: where its result would lie.
+        text: for people: the bytes that would be sent; of a product the candidates.
+        what: the operation in a few words.
+        workers: how many compute; 0 for views, which move nothing.
+        seconds: predicted; None where nothing predicts them.
+    """
+
+    lies: Layout
+    text: str
+    what: str
+    workers: int
+    seconds: float | None = None
+
+
+def stages(found: Sequence[Foretold], size: int) -> str:
+    """A line for each operation, with how many workers compute; empty for fewer than two operations.
+
+    Args:
+        found: the operations, in order.
+        size: how many workers there are.
+    """
+    steps = [one for one in found if one.workers]
+    if len(steps) < 2:
+        return ""
+    lines = [f"stages, of {size} workers:", "   workers    predicted  operation"]
+    for one in steps:
+        time = "" if one.seconds is None else f"{one.seconds * 1e3:9.3f} ms"
+        lines.append(f"   {one.workers:7d} {time:>12}  {one.what}")
+    return "\n".join(lines)
+
+
 def foretold(
     op: str,
     operands: Sequence[tuple[Layout, np.dtype[Any]] | None],
@@ -28,7 +65,7 @@ def foretold(
     target: Layout | None,
     shape: Sequence[int],
     rates: Callable[[str], Rates],
-) -> tuple[Layout, str]:
+) -> Foretold:
     """Where the result of an operation would lie, and what would be done for it.
 
     Args:
@@ -47,8 +84,24 @@ def foretold(
     if op in ("view", "transpose"):
         bare = Parts(None, layouts[0], np.dtype(np.int8), {})  # type: ignore[arg-type]  # no blocks, no team
         if op == "transpose":
-            return layouts[0].transposed(settings["axes"]), f"{op}: moves nothing"
-        return views.view(bare, settings["key"]).layout, f"{op}: moves nothing"
+            lies = layouts[0].transposed(settings["axes"])
+        else:
+            lies = views.view(bare, settings["key"]).layout
+        return Foretold(lies, f"{op}: moves nothing", op, 0)
+    lies, what, sent = _moved(op, layouts, sizes, settings, target, tuple(shape))
+    text = f"{what}: sends {sent} MB; result: {lies}"
+    return Foretold(lies, text, what, len(lies.active))
+
+
+def _moved(
+    op: str,
+    layouts: Sequence[Layout],
+    sizes: Sequence[int],
+    settings: Mapping[str, Any],
+    target: Layout | None,
+    shape: tuple[int, ...],
+) -> tuple[Layout, str, str]:
+    """Of an operation that is no product: where its result would lie, its name, and the MB that it sends."""
     workers = layouts[0].workers if layouts else (target.workers if target else 1)
     if op == "fft":
         how = [settings[name] for name in ("name", "axes", "size", "pencils")]
@@ -56,12 +109,12 @@ def foretold(
         sent = (
             sum(int(traffic(*step).sum()) for step in steps) * as_dtype(settings["dtype"]).itemsize
         )
-        return lies, f"{settings['name']}: sends at most {sent / 1e6:.2f} MB; result: {lies}"
+        return lies, settings["name"], f"at most {sent / 1e6:.2f}"
     if op in moving.MOVES:
         lies, moves = moving.ended(op, layouts, settings)
         sent = sum(int(traffic(was, to).sum()) * sizes[i] for i, was, to in moves)
-        return lies, f"{op}: sends {sent / 1e6:.2f} MB; result: {lies}"
-    lies = target or _natural(op, layouts, settings, tuple(shape), workers)
+        return lies, op, f"{sent / 1e6:.2f}"
+    lies = target or _natural(op, layouts, settings, shape, workers)
     sent = 0
     if op in ("remap", "replica"):
         sent = int(traffic(layouts[0], lies).sum()) * sizes[0]
@@ -84,7 +137,7 @@ def foretold(
         for layout, size in zip(layouts, sizes, strict=True):
             needed = elementwise.induced(lies, layout.shape)
             sent += int(traffic(layout, needed).sum()) * size
-    return lies, f"{settings.get('name', op)}: sends {sent / 1e6:.2f} MB; result: {lies}"
+    return lies, settings.get("name", op), f"{sent / 1e6:.2f}"
 
 
 def _natural(
@@ -116,7 +169,7 @@ def _product(
     target: Layout | None,
     shape: tuple[int, ...],
     rates: Callable[[str], Rates],
-) -> tuple[Layout, str]:
+) -> Foretold:
     a, b = layouts
     how = arithmetic_of(*dtypes, as_dtype(settings["dtype"]), settings.get("compute"))
     itemsize = travelling_size(dtypes, how, settings.get("wire"))
@@ -129,7 +182,7 @@ def _product(
     plan = found[0].plan
     lies = plan.target if len(shape) == 2 else target or resolve(None, shape, a.workers)
     text = f"{head}\n{explained(found, itemsize, order=known.order)}\n   a {a}\n   b {b}\n   result {lies}"
-    return lies, text
+    return Foretold(lies, text, head, found[0].active, found[0].seconds)
 
 
 def _matrix(layout: Layout) -> Layout:

@@ -17,11 +17,11 @@ from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
-from magmadnn.dmath.client.explaining import foretold
+from magmadnn.dmath.client.explaining import Foretold, foretold, stages
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import elementwise, reducing
 from magmadnn.dmath.layouts.layout import Layout
-from magmadnn.dmath.layouts.recipes import LayoutLike, resolve
+from magmadnn.dmath.layouts.recipes import SMALL_BYTES, LayoutLike, resolve
 from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, wire_name
 from magmadnn.dmath.products.choosing import auto_layout
 from magmadnn.dmath.products.multiplying import product_shape
@@ -31,7 +31,7 @@ from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameEr
 from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
-_RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout asks for rates
+_RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout has rates measured
 _SUMMED = (
     *("sent_bytes", "messages", "planned_bytes"),
     *("device_allocations", "host_to_device_bytes", "device_to_host_bytes"),
@@ -75,7 +75,7 @@ class Session(Creating):
         self._told: list[tuple[int, Any]] = []
         self._client_bytes = 0
         self._posted = 0
-        self._foretold: list[str] | None = None  # what explain has found so far
+        self._foretold: list[Foretold | str] | None = None  # what explain has found so far
         self._lies: dict[int, Layout] = {}  # layouts of what explain has not made
         if device != "cpu":
             self._ask("use", device=device)
@@ -179,7 +179,10 @@ class Session(Creating):
         """What "auto" means for a matrix: rows over as many workers as pay, by their rates."""
         (rows, columns), itemsize = shape, dtype.itemsize
         kind = kind_of(arithmetic_of(dtype, dtype, dtype))
-        if self.size == 1 or rows * columns * itemsize < _RATES_FROM:
+        nbytes = rows * columns * itemsize
+        if self.size == 1 or nbytes <= SMALL_BYTES:
+            return "auto"
+        if nbytes < _RATES_FROM and kind not in self._rates:
             return "auto"
         return auto_layout((rows, columns), self.size, itemsize, self.rates(kind))
 
@@ -375,7 +378,7 @@ class Session(Creating):
 
     def explain(self, function: Callable[[], Any]) -> str:
         """What the operations in a function would do, which are not carried out: layouts, bytes, candidates
-        of products.
+        of products; of several operations at the end how many workers each computes with.
 
         Args:
             function: of no arguments, such as `lambda: A @ B`.
@@ -384,7 +387,10 @@ class Session(Creating):
         self._foretold = []
         try:
             function()
-            return "\n".join(self._foretold)
+            found = self._foretold
+            texts = [one if isinstance(one, str) else one.text for one in found]
+            last = stages([one for one in found if isinstance(one, Foretold)], self.size)
+            return "\n".join([*texts, last] if last else texts)
         finally:
             self._foretold = None
             self._lies.clear()
@@ -399,9 +405,9 @@ class Session(Creating):
     ) -> None:
         known = [(self._layout(x), x.dtype) if isinstance(x, Matrix) else None for x in operands]
         assert self._foretold is not None
-        lies, text = foretold(op, known, settings, target, made.shape, self.rates)
-        self._lies[made._number] = lies
-        self._foretold.append(text)
+        found = foretold(op, known, settings, target, made.shape, self.rates)
+        self._lies[made._number] = found.lies
+        self._foretold.append(found)
 
     # --- what was done ------------------------------------------------------------------------
 
