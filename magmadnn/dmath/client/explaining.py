@@ -42,14 +42,14 @@ class Foretold:
 
 
 def stages(found: Sequence[Foretold], size: int) -> str:
-    """A line for each operation, with how many workers compute; empty for fewer than two operations.
+    """A line for each operation, with how many workers compute; empty for fewer than two operations or workers.
 
     Args:
         found: the operations, in order.
         size: how many workers there are.
     """
     steps = [one for one in found if one.workers]
-    if len(steps) < 2:
+    if len(steps) < 2 or size < 2:
         return ""
     lines = [f"stages, of {size} workers:", "   workers    predicted  operation"]
     for one in steps:
@@ -182,7 +182,7 @@ def _product(
     plan = found[0].plan
     lies = plan.target if len(shape) == 2 else target or resolve(None, shape, a.workers)
     text = f"{head}\n{explained(found, itemsize, order=known.order)}\n   a {a}\n   b {b}\n   result {lies}"
-    return Foretold(lies, text, head, found[0].active, found[0].seconds)
+    return Foretold(lies, text, head.replace(":", ""), found[0].active, found[0].seconds)
 
 
 def _matrix(layout: Layout) -> Layout:
