@@ -42,7 +42,7 @@ class Foretold:
 
 
 def stages(found: Sequence[Foretold], size: int) -> str:
-    """A line for each operation, with how many workers compute; empty for fewer than two operations or workers.
+    """A line for each operation, with how many workers compute; empty for one operation or one worker.
 
     Args:
         found: the operations, in order.

@@ -11,6 +11,7 @@ import numpy as np
 from magmadnn.dmath.layouts.layout import Layout, replicated
 from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.layouts.recipes import Rows
+from magmadnn.dmath.products.pipelining import calls_of
 from magmadnn.dmath.products.plans import (
     ProductPlan,
     a_stays,
@@ -80,6 +81,10 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
         if rates.overlapped:  # the first chunk's operands are waited for
             fetching = times[0][0] + times[1][0]
             seconds = max(fetching, compute) + min(fetching, compute) * _FIRST_CHUNK + times[2][0]
+            if (
+                rates.seconds_per_call
+            ):  # the host hands over the next product while the GPU has this one
+                seconds = max(seconds, rates.seconds_per_call * calls_of(a, b, plan))
         else:
             seconds = sum(t for t, _ in times) + compute
         return Predicted(plan, seconds, compute, moved, active)

@@ -66,6 +66,25 @@ def pipelined(
     return _by_columns(b.transposed(), a.transposed(), turned, how, dtype, True).transposed()
 
 
+def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
+    """How many products, copies and meetings a worker's host hands to its GPU for `pipelined`, on the worker
+    that has most.
+    """
+    copies = traffic(a, plan.a), traffic(b, plan.b)
+    if not any(table.any() for table in copies):
+        return max(sum(1 for _ in plan.tasks(w)) for w in range(a.workers))
+    fine, chunks = _cut_as_they_lie(a, b, plan), 1
+    if fine is None:
+        chunks = max(len(_chunks(*cut)) for cut in pairwise(plan.b.cuts[1]))
+    done = fine or plan
+    products = [sum(1 for _ in done.tasks(w)) for w in range(a.workers)]
+    senders = [sum(int((table[:, w] > 0).sum()) for table in copies) for w in range(a.workers)]
+    calls = [(p + s) * chunks for p, s in zip(products, senders, strict=True)]
+    return max(calls) + 4 * (
+        a.workers - 1
+    )  # twice a count is written for each other worker, and waited for
+
+
 def _cut_as_they_lie(a: Layout, b: Layout, plan: ProductPlan) -> ProductPlan | None:
     """The plan with the axis of sums cut wherever an operand is; None if products would be small or many."""
     cuts = sorted({*plan.a.cuts[1], *a.cuts[1], *b.cuts[0]})

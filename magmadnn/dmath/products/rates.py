@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.layouts.recipes import Rows, resolve
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
+from magmadnn.dmath.products.pipelining import SHORTEST, calls_of, pipelined
+from magmadnn.dmath.products.plans import c_stays
 
+_HANDED_OVER = 8  # products one after the other: fewer than the host may be ahead
 _SPENT = 0.06  # seconds of products on a processor: several turns of processes that share a core
 
 
@@ -25,6 +30,8 @@ class Rates:
         bytes_per_second: between two workers, in one direction, while all send.
         seconds_per_message: what a message costs however short it is.
         seconds_per_step: what a local product costs however small it is.
+        seconds_per_call: of the host of a worker with a GPU for each product, copy or meeting that it hands
+            over; the GPU waits for it where these are short.
         overlapped: whether products begin while their operands still come, as copy engines of GPUs let them.
         order: of the workers around a ring; where few are to compute they are its first. Empty: that of their
             numbers.
@@ -35,6 +42,7 @@ class Rates:
     bytes_per_second: float = 4e9
     seconds_per_message: float = 2e-5
     seconds_per_step: float = 5e-6
+    seconds_per_call: float = 0.0
     overlapped: bool = False
     order: tuple[int, ...] = ()
 
@@ -75,12 +83,14 @@ def measured(team: Team, how: Arithmetic) -> Rates:
         4 if team.xp is np else 256
     ) << 20  # a link of GPUs has sent 4 MB before a call has returned
     link, message = _link(team, nbytes) if team.size > 1 else (1e12, 0.0)
-    found: list[Any] = team.comm.exchange([together, alone, link, message])
+    call = 0.0 if team.peers is None else _call(team, how)
+    found: list[Any] = team.comm.exchange([together, alone, link, message, call])
     return Rates(
         flops=min(f[0] for f in found),
         flops_alone=max(found[0][1], min(f[0] for f in found)),
         bytes_per_second=min(f[2] for f in found),
         seconds_per_message=max(f[3] for f in found),
+        seconds_per_call=max(f[4] for f in found),
         overlapped=team.peers is not None,
         order=team.order,
     )
@@ -100,6 +110,22 @@ def _flops(team: Team, size: int, how: Arithmetic) -> float:
         seconds = perf_counter() - start
         best, spent, count = min(best, seconds), spent + seconds, count + 1
     return 2.0 * size**3 * (count / spent if team.xp is np else 1 / best)
+
+
+def _call(team: Team, how: Arithmetic) -> float:
+    """Seconds of this worker's host for each call of a product of rows by rows, which is not waited for."""
+    n = SHORTEST * team.size
+    lies = resolve(Rows(), (n, n), team.size)
+    block = team.xp.full((SHORTEST, n), 0, np.float32).astype(how.operand)
+    x, plan = Parts(team, lies, how.operand, {team.rank: block}), c_stays(n, lies, lies)
+    pipelined(x, x, plan, how, how.sums)  # workers tell each other where it lies
+    team.finish()
+    start = perf_counter()
+    for _ in range(_HANDED_OVER):
+        pipelined(x, x, plan, how, how.sums)
+    seconds = perf_counter() - start
+    team.finish()
+    return seconds / _HANDED_OVER / calls_of(lies, lies, plan)
 
 
 def _link(team: Team, size: int) -> tuple[float, float]:
