@@ -100,7 +100,7 @@ def test_the_planner_counts_the_hosts_time() -> None:
 
 
 def test_products_on_four_gpus_are_predicted_from_one_and_two() -> None:
-    """Times of `benchmarks/results`: all but short products of halves, and one in which two machines differ."""
+    """Times of `benchmarks/results`: all but short products of halves, and one that differs by machine."""
     errors = {
         (kind, n, name): fitted / time - 1
         for kind, n, name, _, fitted, time in predicted.compared()
