@@ -202,9 +202,15 @@ def _matmul(worker: Worker, a: Parts, b: Parts, **settings: Any) -> Parts:
 
 
 def _remap(
-    worker: Worker, x: Parts, dtype: str, layout: Layout | None = None, wire: str | None = None
+    worker: Worker,
+    x: Parts,
+    dtype: str,
+    layout: Layout | None = None,
+    wire: str | None = None,
+    error: float | None = None,
 ) -> Parts:
-    return remap(x, layout or x.layout, as_dtype(dtype), as_dtype(wire) if wire else None)
+    rounded = as_dtype(wire) if wire else None
+    return remap(x, layout or x.layout, as_dtype(dtype), rounded, error=error)
 
 
 def _assign(worker: Worker, x: Parts, value: Any, key: list[Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.arrays import bounded
 from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.pulling import can_pull, pull
@@ -31,6 +32,7 @@ def remap(
     wire: np.dtype[Any] | None = None,
     share: bool = False,
     combine: str = "add",
+    error: float | None = None,
 ) -> Parts:
     """The array in another layout, and another dtype, in one pass: elements are cast as they are packed or
     unpacked.
@@ -48,7 +50,11 @@ def remap(
             are, so that copies are alike.
         share: whether the result may be `x` itself, or hold blocks of `x`.
         combine: how terms of a partial layout become one: "add", "multiply", "maximum" or "minimum".
+        error: instead of `wire`: elements may be off by so much, each rounded once, also those that stay; see
+            `magmadnn.dmath.arrays.bounded`.
     """
+    if error is not None:
+        return _bounded(x, target, x.dtype if dtype is None else dtype, error)
     dtype = x.dtype if dtype is None else dtype
     if (
         x.layout.partial and dtype != x.dtype
@@ -69,7 +75,45 @@ def remap(
         out = [team.xp.empty(n * sent_as.itemsize, np.uint8) for n in plan.counts]
         received = [r.view(sent_as) for r in team.exchange_parts(parts, out)]
     made = Parts(team, target, dtype, {})
-    _unpack(x, made, plan.arrivals, received, wire, share, getattr(team.xp, combine))
+    narrow = None if wire is None else lambda piece: piece.astype(wire)
+    _unpack(x, made, plan.arrivals, received, narrow, share, getattr(team.xp, combine))
+    return made
+
+
+def _bounded(x: Parts, target: Layout, dtype: np.dtype[Any], error: float) -> Parts:
+    """Elements travel as the shortest integers that keep within the error; workers tell each other which."""
+    team, plan = x.team, schedules(x.layout, target)[x.team.rank]
+    assert not x.layout.partial
+    received: list[Array] = []
+    if plan.traffic:
+        flats = [_packed(x, plan.sends[to], x.dtype).view(x.dtype) for to in range(team.size)]
+        largest = [
+            float(team.on_host(bounded.largest_multiple(team.xp, flat, error)))
+            if flat.size
+            else 0.0
+            for flat in flats
+        ]
+        sent = [
+            bounded.packed(team.xp, flat, error, one)
+            for flat, one in zip(flats, largest, strict=True)
+        ]
+        sizes = [one[team.rank] for one in team.comm.exchange([size for _, size in sent])]
+        team.count.planned_bytes += sum(int(part.size) for part, _ in sent)
+        out = [
+            team.xp.empty(count * (size or x.dtype.itemsize), np.uint8)
+            for count, size in zip(plan.counts, sizes, strict=True)
+        ]
+        came = team.exchange_parts([part for part, _ in sent], out)
+        received = [
+            bounded.unpacked(flat, size, x.dtype, error)
+            for flat, size in zip(came, sizes, strict=True)
+        ]
+    made = Parts(team, target, dtype, {})
+
+    def narrow(piece: Array) -> Array:
+        return bounded.rounded(team.xp, piece, error)
+
+    _unpack(x, made, plan.arrivals, received, narrow, False, team.xp.add)
     return made
 
 
@@ -89,11 +133,11 @@ def _unpack(
     made: Parts,
     arrivals: Sequence[Move],
     received: Sequence[Array],
-    wire: np.dtype[Any] | None,
+    narrow: Callable[[Array], Array] | None,
     share: bool,
     combine: Callable[..., Any],
 ) -> None:
-    """Write or add what came, and what this worker had itself."""
+    """Write or add what came, and what this worker had itself, rounded as if it had travelled."""
     team, target = x.team, made.layout
     at = [0] * team.size
     for move in arrivals:
@@ -104,12 +148,12 @@ def _unpack(
                 share
                 and move.box == box
                 and not x.layout.partial
-                and wire is None
+                and narrow is None
                 and piece.dtype == made.dtype
             ):
                 made.blocks[move.put] = piece
                 continue
-            piece = piece if wire is None else piece.astype(wire)
+            piece = piece if narrow is None else narrow(piece)
         else:
             start, size = at[move.source], elements(move.box)
             at[move.source] += size

@@ -137,7 +137,8 @@ def _moved(
         for layout, size in zip(layouts, sizes, strict=True):
             needed = elementwise.induced(lies, layout.shape)
             sent += int(traffic(layout, needed).sum()) * size
-    return lies, settings.get("name", op), f"{sent / 1e6:.2f}"
+    most = "at most " if settings.get("error") else ""
+    return lies, settings.get("name", op), f"{most}{sent / 1e6:.2f}"
 
 
 def _natural(

@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn.dmath.functions import views
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
-from magmadnn.dmath.products.arithmetic import wire_name
+from magmadnn.dmath.products.arithmetic import error_bound, wire_name
 from magmadnn.errors import ArgumentError, ShapeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
@@ -216,7 +216,13 @@ class Matrix:
             "transpose", [self], [self.shape[a] for a in order], self.dtype, axes=order
         )
 
-    def to(self, layout: LayoutLike = None, dtype: Any = None, wire: Any = None) -> Matrix:
+    def to(
+        self,
+        layout: LayoutLike = None,
+        dtype: Any = None,
+        wire: Any = None,
+        error: float | None = None,
+    ) -> Matrix:
         """A copy in another layout, of another dtype, or both; in one pass over the elements.
 
         `A.T.to(layout)` transposes in the same pass.
@@ -226,8 +232,16 @@ class Matrix:
             dtype: the new one; None keeps it.
             wire: a dtype in which elements travel: each is rounded to it once. None: the smaller of the two
                 dtypes, which rounds nothing that the result would not.
+            error: instead of `wire`, how much elements may be off, beside the rounding of their dtype. They
+                travel as multiples of twice that in one, two or four bytes, whatever holds all of a message;
+                elements for which that is too short stay as they are, as do NaN and infinity.
+
+        Raises:
+            ArgumentError: for an `error` that is no number above 0, or together with `wire`.
+            DTypeError: for `wire` or `error` of elements that are no real floating-point numbers.
         """
         new = self.dtype if dtype is None else as_dtype(dtype)
+        more = {} if error is None else {"error": error_bound("to", error, wire, self.dtype)}
         return self._session._new(
             "remap",
             [self],
@@ -236,6 +250,7 @@ class Matrix:
             layout,
             dtype=new.name,
             wire=wire_name("to", wire, [self.dtype]),
+            **more,
         )
 
     def astype(self, dtype: Any, copy: bool = True) -> Matrix:

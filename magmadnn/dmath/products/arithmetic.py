@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from magmadnn.dmath.arrays.team import Array, Team, accumulated, is_half
-from magmadnn.errors import DTypeError, UnknownNameError
+from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 COMPUTE: Final = ("float64", "float32", "tf32", "bfloat16", "float16")
@@ -100,6 +100,28 @@ def wire_name(op: str, wire: Any, dtypes: Sequence[np.dtype[Any]]) -> str | None
                 "leave wire out, or give float32, bfloat16 or float16"
             )
     return known.name
+
+
+def error_bound(op: str, error: Any, wire: Any, dtype: np.dtype[Any]) -> float:
+    """How much elements may be off on their way.
+
+    Raises:
+        ArgumentError: it is no number above 0, or a dtype to travel in is given too.
+        DTypeError: for elements that are no real floating-point numbers.
+    """
+    number = isinstance(error, (int, float, np.integer, np.floating)) and not isinstance(
+        error, bool
+    )
+    if not number or not 0 < error < float("inf"):
+        raise ArgumentError(f"{op}: error must be a number above 0, got {quoted(error)}")
+    if wire is not None:
+        raise ArgumentError(f"{op}: give wire= or error=, not both, got {quoted(wire)} and {error}")
+    if dtype.kind not in "fV":
+        raise DTypeError(
+            f"{op}: error={error} rounds real floating-point numbers on their way, got {dtype.name}: leave "
+            "error out"
+        )
+    return float(error)
 
 
 def travelling_size(dtypes: Sequence[np.dtype[Any]], how: Arithmetic, wire: Any) -> int:
