@@ -14,6 +14,7 @@ from magmadnn.dmath.arrays.kept import Kept
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Array, Team
+from magmadnn.dmath.arrays.tracing import Trace
 from magmadnn.dmath.devices import on_devices
 from magmadnn.dmath.functions import (
     elementwise,
@@ -449,6 +450,15 @@ def _wait(worker: Worker) -> tuple[Any, None]:
     return None, None
 
 
+def _trace(worker: Worker, on: bool) -> tuple[Any, None]:
+    """Begin a trace; or end it and tell of it."""
+    trace, worker.team.trace = worker.team.trace, None
+    if on:
+        worker.team.comm.barrier()
+        worker.team.trace = Trace(worker.team)
+    return None if trace is None else trace.told(), None
+
+
 def _set_budget(worker: Worker, nbytes: int) -> tuple[Any, None]:
     worker.team.kept.set_budget(nbytes)
     return None, None
@@ -465,6 +475,7 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "set_budget": _set_budget,
     "weights": _known_weights,
     "wait": _wait,
+    "trace": _trace,
 }
 
 

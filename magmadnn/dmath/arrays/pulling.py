@@ -12,6 +12,7 @@ import numpy as np
 from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts, empty
 from magmadnn.dmath.arrays.team import Array, Peers, Team
+from magmadnn.dmath.arrays.tracing import MESSAGE, span
 from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
 from magmadnn.dmath.layouts.moves import Move, schedules, within
 
@@ -130,7 +131,8 @@ class Fetch:
                 if not elements(box) or (move.source == team.rank and not own):
                     continue
                 into, piece = self._ends(put, move.source, move.taken, box)
-                peers.copy(into, piece)
+                with span(team, MESSAGE, f"{piece.nbytes} bytes from {move.source}", copies=True):
+                    peers.copy(into, piece)
                 if move.source != team.rank:
                     _count(self._x, piece.nbytes)
 
@@ -159,7 +161,8 @@ def _pull_cast(x: Parts, made: Parts) -> Parts:
             into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
             came = everyone[source][number]
             rows = _strip(came, strip)
-            peers.copy(into[rows], came[rows])
+            with span(team, MESSAGE, f"{came[rows].nbytes} bytes from {source}", copies=True):
+                peers.copy(into[rows], came[rows])
             _count(x, came[rows].nbytes)
     for move in plans[team.rank].arrivals:
         if move.source == team.rank:

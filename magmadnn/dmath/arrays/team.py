@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from magmadnn.comm import Communicator
+from magmadnn.dmath.arrays.tracing import MESSAGE, Trace, span
 
 Array = Any
 _NUMBERS = count()
@@ -117,6 +118,7 @@ class Team:
         watched: counts calls for memory of a GPU while it is entered; entered once at a time.
         order: of all workers around a ring, so that it crosses few far links; empty for that of their
             numbers.
+        trace: of what it does, while one is made.
     """
 
     comm: Communicator
@@ -131,6 +133,7 @@ class Team:
     programs: dict[Any, Any] = field(default_factory=dict)
     watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
     order: tuple[int, ...] = ()
+    trace: Trace | None = None
 
     @property
     def rank(self) -> int:
@@ -221,4 +224,5 @@ class Team:
             if to != self.rank and part.size:
                 counted.sent_bytes += part.nbytes
                 counted.messages += 1
-        return self.comm.all_to_all(parts, out)
+        with span(self, MESSAGE, f"{sum(one.nbytes for one in out)} bytes from others"):
+            return self.comm.all_to_all(parts, out)

@@ -19,6 +19,7 @@ from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
 from magmadnn.dmath.client.explaining import Foretold, foretold, stages
 from magmadnn.dmath.client.matrix import Matrix
+from magmadnn.dmath.client.timeline import Timeline
 from magmadnn.dmath.functions import elementwise, reducing
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import SMALL_BYTES, LayoutLike, resolve
@@ -408,6 +409,20 @@ class Session(Creating):
         found = foretold(op, known, settings, target, made.shape, self.rates)
         self._lies[made._number] = found.lies
         self._foretold.append(found)
+
+    def trace(self, function: Callable[[], Any]) -> Timeline:
+        """Run the operations in a function, and tell when each worker multiplied and when elements were on
+        their way to it: `print(w.trace(lambda: A @ B))`, `.to_chrome_trace(path)`.
+
+        Args:
+            function: of no arguments.
+        """
+        self._ask("trace", on=True)
+        try:
+            function()
+        finally:
+            told = self._ask("trace", on=False)
+        return Timeline.of([answer or [] for answer, _ in told])
 
     # --- what was done ------------------------------------------------------------------------
 

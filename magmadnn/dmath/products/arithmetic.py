@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from magmadnn.dmath.arrays.team import Array, Team, accumulated, is_half
+from magmadnn.dmath.arrays.tracing import PRODUCT, span
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
@@ -147,6 +148,15 @@ def multiply(
         into: [m, n], what is written to; None for a new array of `how.sums`.
         add: whether the product is added to what is in `into`.
     """
+    if team.trace is None:
+        return _multiplied(team, a, b, how, into, add)
+    with span(team, PRODUCT, " x ".join(map(str, (*a.shape, b.shape[1])))):
+        return _multiplied(team, a, b, how, into, add)
+
+
+def _multiplied(
+    team: Team, a: Array, b: Array, how: Arithmetic, into: Array | None, add: bool
+) -> Array:
     if on_device(team, how):
         if into is None:
             into, add = team.xp.empty((a.shape[0], b.shape[1]), how.sums), False

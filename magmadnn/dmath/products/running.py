@@ -11,6 +11,7 @@ from magmadnn.comm import Communicator
 from magmadnn.dmath.arrays.parts import Parts, empty
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Array, Team
+from magmadnn.dmath.arrays.tracing import PRODUCT, TracedRequest, span
 from magmadnn.dmath.layouts.layout import Layout, elements
 from magmadnn.dmath.layouts.moves import within
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, on_device, wire_of
@@ -93,7 +94,8 @@ def multiplied(
         left, right = a.blocks[i * depth + l], b.blocks[l * columns + j]
         into = blocks.get(block)
         if fixed:
-            term = fixed_product(team.xp, left, right, plan.c.boxes[block], how)
+            with span(team, PRODUCT, " x ".join(map(str, (*left.shape, right.shape[1])))):
+                term = fixed_product(team.xp, left, right, plan.c.boxes[block], how)
             if into is None:
                 blocks[block] = term
             else:
@@ -182,7 +184,11 @@ def _start_shift(team: Team, comm: Communicator, source: Array, out: Array) -> A
         team.count.sent_bytes += source.nbytes
         team.count.planned_bytes += source.nbytes
         team.count.messages += 1
-    return comm.start_shift(source.view(np.uint8), out.view(np.uint8))
+    start = None if team.trace is None else team.trace.moment()
+    request = comm.start_shift(source.view(np.uint8), out.view(np.uint8))
+    if team.trace is None:
+        return request
+    return TracedRequest(request, team, f"{out.nbytes} bytes from the one before", start)
 
 
 def _add_products(a: Parts, b: Array, box: Any, made: Parts, how: Arithmetic) -> None:
