@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.client import arranging, combining, ordering, spectra
+from magmadnn.dmath.client import arranging, combining, files, ordering, spectra
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
@@ -378,5 +378,11 @@ FUNCTIONS.update(
     }
 )
 
-FUNCTIONS |= combining.FUNCTIONS | arranging.FUNCTIONS | spectra.FUNCTIONS | ordering.FUNCTIONS
+FUNCTIONS |= (
+    files.FUNCTIONS
+    | combining.FUNCTIONS
+    | arranging.FUNCTIONS
+    | spectra.FUNCTIONS
+    | ordering.FUNCTIONS
+)
 Session.functions = FUNCTIONS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn import errors
-from magmadnn.dmath.arrays import making
+from magmadnn.dmath.arrays import files, making
 from magmadnn.dmath.arrays.kept import Kept
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
@@ -373,6 +373,7 @@ _CREATIONS: dict[str, Callable[..., Parts]] = {
     "eye": making.eye,
     "arange": making.arange,
     "random": making.random,
+    "load": files.load,
 }
 
 
@@ -459,6 +460,12 @@ def _trace(worker: Worker, on: bool) -> tuple[Any, None]:
     return None if trace is None else trace.told(), None
 
 
+def _save(worker: Worker, x: Parts, path: str, begin: int) -> tuple[Any, None]:
+    worker.team.finish()
+    files.save(x, path, begin)
+    return None, None
+
+
 def _set_budget(worker: Worker, nbytes: int) -> tuple[Any, None]:
     worker.team.kept.set_budget(nbytes)
     return None, None
@@ -476,6 +483,7 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "weights": _known_weights,
     "wait": _wait,
     "trace": _trace,
+    "save": _save,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,36 @@ class Creating:
         known = as_dtype(dtype)
         return self._new(
             op, [], [int(n) for n in sizes], known, layout or "auto", dtype=known.name, **settings
+        )
+
+    def load(
+        self, file: str | os.PathLike[str], dtype: Any = None, layout: LayoutLike = "auto"
+    ) -> Matrix:
+        """The array in an .npy file, of which each worker reads its own blocks; nothing passes the client.
+
+        Args:
+            file: as `numpy.save` and `md.dmath.save` write it, on a disk that all workers reach.
+            dtype: of the result; None for that of the file. bfloat16 has to be named.
+            layout: a layout; "auto" for rows over all workers.
+
+        Raises:
+            FileError: it cannot be read; by a worker: when the result is used.
+            DataError: it holds no array of numbers, or is damaged.
+            DTypeError: elements that are no numbers.
+        """
+        from magmadnn.dmath.client.files import stored_array, stored_dtype
+
+        path, header = stored_array(file)
+        stored, known = stored_dtype(header, dtype)
+        return self._made(
+            "load",
+            header.shape,
+            known,
+            layout,
+            path=str(path),
+            stored=stored,
+            begin=header.begin,
+            is_fortran=header.is_fortran,
         )
 
     def full(

@@ -129,6 +129,7 @@ def _moved(
         "eye",
         "arange",
         "random",
+        "load",
         "along",
         "copy",
         "cholesky",

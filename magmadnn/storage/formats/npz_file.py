@@ -10,7 +10,6 @@ Sources: NumPy, "A simple file format for NumPy arrays" (NEP 1) and `numpy.lib.f
 from __future__ import annotations
 
 import math
-import re
 import struct
 import sys
 import zipfile
@@ -25,32 +24,17 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.errors import DataError, DTypeError, MagmaDNNError, shown
+from magmadnn.errors import DataError, MagmaDNNError, shown
+from magmadnn.storage.formats.npy_header import MAGIC, read_npy_header
 from magmadnn.storage.input_files import check_room, opened, unpacked_limit
 
 Array = NDArray[Any]
 
-_MAGIC = b"\x93NUMPY"
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
-_VERSIONS = (b"\1\0", b"\2\0", b"\3\0")
-_HEADER_BYTES = 10_000  # as NumPy's own limit
 _DIRECTORY_BYTES = 4 << 20  # some 50,000 members
 _PIECE = 1 << 18  # bytes that are unpacked at a time
-_RANK = 64  # NumPy's limit
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
 _ENCRYPTED = 1
-
-_FIELD = r"""['"](?:
-    descr['"]\s*:\s*['"](?P<descr{0}>[^'"]{{1,40}})['"] |
-    fortran_order['"]\s*:\s*(?P<order{0}>True|False) |
-    shape['"]\s*:\s*\((?P<shape{0}>\s*(?:(?:0|[1-9]\d*)L?\s*,\s*)*(?:(?:0|[1-9]\d*)L?\s*)?)\)
-)\s*"""
-_HEADER = re.compile(
-    r"\s*\{{\s*{},\s*{},\s*{},?\s*\}}\s*".format(*(_FIELD.format(k) for k in range(3))),
-    re.VERBOSE | re.ASCII,
-)
-_DTYPE = re.compile(r"[<>|=]?(?:[biufc]\d{1,2}|[US][1-9]\d{0,5})", re.ASCII)
-_SIZE = re.compile(r"\d+", re.ASCII)
 
 # What zipfile and zlib raise at damaged bytes, beside what says so.
 _DAMAGE = (
@@ -108,8 +92,9 @@ class NpzFile:
             return self._values(name, member, file)
 
     def _values(self, name: str, member: zipfile.ZipInfo, file: IO[bytes]) -> Array:
-        dtype, shape, is_fortran, begin = self._header(name, file)
-        nbytes = math.prod(shape) * dtype.itemsize
+        what = f"{self._where}: {shown(name, 80)}"
+        header = read_npy_header(file, what, "write it with numpy.savez(file, x=..., y=...)")
+        dtype, shape, begin, nbytes = header.dtype, header.shape, header.begin, header.nbytes
         if begin + nbytes != member.file_size:
             raise self._damaged(
                 f"{shown(name, 80)} of the shape {shown(shape, 80)} needs {begin + nbytes} bytes, got "
@@ -130,47 +115,7 @@ class NpzFile:
             dtype.kind == "U" and (flat.view(dtype.str[0] + "u4") > sys.maxunicode).any()
         ):
             raise self._damaged(f"{shown(name, 80)} holds what is no {dtype}")
-        return flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
-
-    def _header(
-        self, name: str, file: IO[bytes]
-    ) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-        """Dtype, shape, whether the first index runs fastest, and where the values begin."""
-        start = file.read(8)
-        wide = start[6:7] > b"\1"
-        counted = file.read(4 if wide else 2)
-        size = int.from_bytes(counted, "little")
-        if start[:6] != _MAGIC or start[6:] not in _VERSIONS or size > _HEADER_BYTES:
-            raise self._no_numbers(name, "its header is none of NumPy's")
-        found = _HEADER.fullmatch(file.read(size).decode("latin-1"))
-        fields = {k[:-1]: v for k, v in found.groupdict().items() if v is not None} if found else {}
-        if fields.keys() != {"descr", "order", "shape"}:
-            raise self._no_numbers(name, "its header describes something else")
-        dtype = self._dtype(name, fields["descr"])
-        shape = tuple(int(size) for size in _SIZE.findall(fields["shape"]))
-        if len(shape) > _RANK or math.prod(max(1, n) for n in shape) * dtype.itemsize >= 2**63:
-            raise self._no_numbers(name, f"its shape is {shown(shape, 80)}")
-        return dtype, shape, fields["order"] == "True", len(start) + len(counted) + size
-
-    def _dtype(self, name: str, text: str) -> np.dtype[Any]:
-        if text.lstrip("<>|=").startswith("O"):
-            raise self._no_numbers(name, "it holds Python objects, which are never loaded")
-        try:
-            known = np.dtype(text) if _DTYPE.fullmatch(text) else None
-        except TypeError:
-            known = None
-        if known is None:
-            raise DTypeError(
-                f"{self._where}: {shown(name, 80)}: elements are of type {shown(text, 40)}, expected "
-                "numbers: convert text to numbers or class numbers first"
-            )
-        return known
-
-    def _no_numbers(self, name: str, reason: str) -> DataError:
-        return DataError(
-            f"{self._where}: {shown(name, 80)} is no array of numbers ({reason}): write it with "
-            "numpy.savez(file, x=..., y=...)"
-        )
+        return flat.reshape(shape[::-1]).T if header.is_fortran else flat.reshape(shape)
 
     def _damaged(self, reason: str) -> DataError:
         return DataError(f"{self._where}: is damaged ({reason}): write or fetch it again")
@@ -191,8 +136,8 @@ def opened_npz(path: Path, where: str | None = None) -> Iterator[NpzFile]:
     where = where or shown(path)
     with opened(path, where) as stream:
         try:
-            start = stream.read(len(_MAGIC)) or b""
-            if start == _MAGIC:
+            start = stream.read(len(MAGIC)) or b""
+            if start == MAGIC:
                 raise DataError(
                     f"{where}: holds a single array, expected an .npz file of named ones: write it "
                     "with numpy.savez(file, x=..., y=...)"
