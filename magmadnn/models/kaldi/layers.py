@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from magmadnn.errors import ShapeError
 
 from .descriptors import Frames, Joined, Scaled, Source, appended, shifted
 from .lines import Line
+from .matrices import inverse_cosines, read_matrix
+
+Array = NDArray[Any]
 
 # Numbers and texts of Kaldi's own training. They change no network.
 _TRAINING: Final = (
@@ -17,11 +23,6 @@ _TRAINING: Final = (
     *("ng-affine-options", "ng-linear-options", "orthonormal-constraint"),
 )
 NOT_READ: Final = {
-    "fixed-affine-layer": "its matrix is estimated by Kaldi; write no-op-component in its place, or "
-    "affine-layer, which is trained",
-    "idct-layer": "its matrix is made by Kaldi; transform the features before, and leave the line out",
-    "delta-layer": "append the differences to the features before, or write no-op-component "
-    "input=Append(-1,0,1)",
     "spec-augment-layer": "change the features before, and leave the line out",
     **dict.fromkeys(
         (
@@ -52,7 +53,15 @@ NORMS_OVER_ZERO: Final = 2.0**-66  # Kaldi's floor of a mean square
 
 
 Kind = Literal[
-    "affine", "relu", "sigmoid", "tanh", "renorm", "batchnorm", "dropout", "dropout-per-dim"
+    "affine",
+    "fixed",
+    "relu",
+    "sigmoid",
+    "tanh",
+    "renorm",
+    "batchnorm",
+    "dropout",
+    "dropout-per-dim",
 ]
 _ACTIVATIONS: Final[dict[str, Kind]] = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh"}
 
@@ -67,6 +76,7 @@ class Step:
         size: features of the result of an affine step.
         bias: whether an affine step has one.
         number: share of a dropout, or root mean square of what is normalised.
+        matrix: of a fixed step, [size, features of its input], and its bias.
     """
 
     kind: Kind
@@ -74,6 +84,7 @@ class Step:
     size: int = 0
     bias: bool = True
     number: float = 1.0
+    matrix: tuple[Array, Array] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -162,6 +173,44 @@ def _normal(line: Line, source: Source, size: Size) -> list[Node]:
 
 def _same(line: Line, source: Source, size: Size) -> list[Node]:
     return [Node(line.name, line, source, (), size(source))]
+
+
+def _fixed(line: Line, source: Source, size: Size) -> list[Node]:
+    """A matrix that Kaldi has estimated, such as LDA, with the bias as its last column."""
+    features, path = size(source), line.path("affine-transform-file")
+    line.ignore("delay")
+    line.flag("write-init-config", True)
+    found = read_matrix(path)
+    wide = line.whole("dim", -1)
+    wide = features if wide <= 0 else wide
+    if found.shape != (wide, features + 1):
+        raise ShapeError(
+            f"{line.where}: the matrix of {path.name} is {found.shape[0]} x {found.shape[1]}, expected "
+            f"{wide} x {features + 1}: a row for each of its {wide} features, and the bias as the last column"
+        )
+    step = Step("fixed", line.name, wide, matrix=(found[:, :-1], found[:, -1]))
+    return [Node(line.name, line, source, (step,), wide)]
+
+
+def _cosines(line: Line, source: Source, size: Size) -> list[Node]:
+    """From cepstra back to energies; Kaldi writes the matrix to a file, which is not looked at."""
+    features, lifter = size(source), line.number_of("cepstral-lifter", 22.0, 0.0, 1e6)
+    line.text("affine-transform-file", "")
+    wide = line.whole("dim", -1)
+    wide = features if wide <= 0 else wide
+    matrix = inverse_cosines(features, wide, lifter)
+    step = Step("fixed", line.name, wide, False, matrix=(matrix, np.zeros(wide)))
+    return [Node(line.name, line, source, (step,), wide)]
+
+
+def _deltas(line: Line, source: Source, size: Size) -> list[Node]:
+    """Features, their differences over two frames, and the differences of these; normalised."""
+    first = Joined("sum", (Scaled(-1.0, shifted(source, -1)), shifted(source, 1)))
+    around = shifted(source, -2), shifted(source, 2)
+    second = Joined("sum", (*around, Scaled(-2.0, source)))
+    wide = 3 * size(source)
+    both = appended(source, first, second)
+    return [Node(line.name, line, both, (Step("batchnorm", line.name),), wide)]
 
 
 def _tdnnf(line: Line, source: Source, size: Size) -> list[Node]:
@@ -262,6 +311,9 @@ KINDS: Final[dict[str, Callable[[Line, Source, Size], list[Node]]]] = {
     **dict.fromkeys(("affine-layer", "affine-component", "linear-component"), _affine),
     **dict.fromkeys(("renorm-component", "batchnorm-component"), _normal),
     "no-op-component": _same,
+    "fixed-affine-layer": _fixed,
+    "idct-layer": _cosines,
+    "delta-layer": _deltas,
     "tdnnf-layer": _tdnnf,
     "prefinal-layer": _prefinal,
 }

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from magmadnn.errors import DataError, UnknownNameError, quoted, shown
@@ -31,12 +32,14 @@ class Line:
         number: from 1.
         type: the first word.
         settings: values by name, as they are written.
+        folder: that the file lies in.
     """
 
     file: str
     number: int
     type: str
     settings: dict[str, str]
+    folder: Path
     _read: set[str] = field(default_factory=set)
 
     @property
@@ -85,6 +88,12 @@ class Line:
             raise self.refuse(
                 f"{name} must be {expected}, got {quoted(self.settings[name])}"
             ) from None
+
+    def path(self, name: str) -> Path:
+        """A file: as it stands, from the present folder; or of that name beside the description."""
+        found = input_path(f"{self.where}: {name}", self.text(name))
+        beside = self.folder / found.name
+        return found if found.exists() or not beside.exists() else beside
 
     def whole(self, name: str, default: int) -> int:
         """A whole number."""
@@ -153,7 +162,9 @@ def read_lines(file: str | os.PathLike[str], where: str) -> list[Line]:
             f"{name}: is no description of a network as text (xconfig); trained models (.mdl, .raw) are not "
             "read"
         ) from None
-    lines = [_line(name, number, line) for number, line in enumerate(text.splitlines(), 1)]
+    lines = [
+        _line(name, number, line, path.parent) for number, line in enumerate(text.splitlines(), 1)
+    ]
     found = [line for line in lines if line is not None]
     if not found:
         raise DataError(
@@ -162,7 +173,7 @@ def read_lines(file: str | os.PathLike[str], where: str) -> list[Line]:
     return found
 
 
-def _line(file: str, number: int, text: str) -> Line | None:
+def _line(file: str, number: int, text: str, folder: Path) -> Line | None:
     text = text.split("#")[0].strip()
     if not text:
         return None
@@ -183,7 +194,7 @@ def _line(file: str, number: int, text: str) -> Line | None:
             f"{where}: is a line of nnet3's own config ({kind}), which is not read: give the xconfig file "
             "that it was made from (configs/network.xconfig)"
         )
-    return Line(file, number, kind, _settings(where, text[len(kind) :]))
+    return Line(file, number, kind, _settings(where, text[len(kind) :]), folder)
 
 
 def _settings(where: str, text: str) -> dict[str, str]:

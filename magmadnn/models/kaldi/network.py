@@ -58,8 +58,9 @@ def from_kaldi(file: str | os.PathLike[str], frames: int | None = None, **option
 
     Read are input, output and output-layer; relu-layer, relu-renorm-layer, relu-batchnorm-layer, their forms
     with dropout, sigmoid-layer, tanh-layer; affine-layer, affine-component, linear-component,
-    batchnorm-component, renorm-component, no-op-component; tdnnf-layer and prefinal-layer; Append, Offset,
-    Sum, Scale, and ReplaceIndex of an input. An affine step over frames at even distances is a `Conv1D` with
+    batchnorm-component, renorm-component, no-op-component; tdnnf-layer and prefinal-layer; delta-layer,
+    idct-layer, and fixed-affine-layer (such as LDA) with its matrix, which is frozen; Append, Offset, Sum,
+    Scale, and ReplaceIndex of an input. An affine step over frames at even distances is a `Conv1D` with
     that dilation.
 
     Where it departs from Kaldi:
@@ -146,6 +147,7 @@ class _Network:
             )
         self._chosen = self._kept(outputs)
         self._ranges: dict[str, tuple[int, int]] = {}
+        self._given: list[tuple[Dense, Step]] = []  # layers whose weights are said
         self._needed = self._all_needed()
         self._stills = self._inputs_that_stand_still()
 
@@ -298,7 +300,13 @@ class _Network:
         losses = [end.loss for end in self._chosen]
         if all(losses):
             own.setdefault("loss", losses[0] if len(losses) == 1 else losses)
-        return Model(inputs=inputs, outputs=outputs, **own)
+        model = Model(inputs=inputs, outputs=outputs, **own)
+        for layer, step in self._given:
+            assert step.matrix is not None
+            layer.kernel.assign(step.matrix[0].T.astype(dtype))
+            if layer.bias is not None:
+                layer.bias.assign(step.matrix[1].astype(dtype))
+        return model
 
     def _made(self, node: Node, made: Mapping[str, _Signal], frames: int) -> _Signal:
         assert node.source is not None
@@ -311,7 +319,12 @@ class _Network:
                     y = _affine(step, node.source, made, first, count)
                     continue
                 y = _value(node.source, made, first, count) if y is None else y
-                y = _applied(step, y)
+                layer = _layer(step)
+                y = layer(y)
+                if step.kind == "fixed":
+                    self._given.append((layer, step))
+                if step.kind in ("batchnorm", "renorm") and step.number != 1:
+                    y = step.number * y
         except MagmaDNNError as error:
             raise type(error)(f"{node.line.where}: {error}") from error
         return _Signal(_value(node.source, made, first, count) if y is None else y, first, count)
@@ -378,20 +391,17 @@ def _even_frames(source: Source) -> tuple[str, list[int]] | None:
     return found[0].name, offsets
 
 
-def _applied(step: Step, x: Operation) -> Operation:
-    y: Operation
-    if step.kind == "affine":
-        y = Dense(step.size, use_bias=step.bias, name=step.name)(x)
-    elif step.kind == "batchnorm":
-        y = BatchNorm(epsilon=_EPSILON, affine=False, name=step.name)(x)
-        y = y if step.number == 1 else step.number * y
-    elif step.kind == "renorm":
-        y = RMSNorm(epsilon=NORMS_OVER_ZERO, use_scale=False, name=step.name)(x)
-        y = y if step.number == 1 else step.number * y
-    elif step.kind == "dropout":
-        y = Dropout(step.number, name=step.name)(x)
-    elif step.kind == "dropout-per-dim":
-        y = SpatialDropout1D(step.number, name=step.name)(x)
-    else:
-        y = Activation(step.kind, name=step.name)(x)
-    return y
+def _layer(step: Step) -> Any:
+    """The layer of a step."""
+    if step.kind in ("affine", "fixed"):
+        trainable = step.kind == "affine"
+        return Dense(step.size, use_bias=step.bias, trainable=trainable, name=step.name)
+    if step.kind == "batchnorm":
+        return BatchNorm(epsilon=_EPSILON, affine=False, name=step.name)
+    if step.kind == "renorm":
+        return RMSNorm(epsilon=NORMS_OVER_ZERO, use_scale=False, name=step.name)
+    if step.kind == "dropout":
+        return Dropout(step.number, name=step.name)
+    if step.kind == "dropout-per-dim":
+        return SpatialDropout1D(step.number, name=step.name)
+    return Activation(step.kind, name=step.name)

@@ -53,7 +53,13 @@ END = "\noutput-layer name=output dim=3"
             "lstm-layer is not read: networks without recurrence are read",
             DataError,
         ),
-        (INPUT + "fixed-affine-layer name=lda", "write no-op-component in its place", DataError),
+        (INPUT + "stats-layer name=a", "sums over all frames are not read", DataError),
+        (INPUT + "fixed-affine-layer name=lda" + END, "needs affine-transform-file=", DataError),
+        (
+            INPUT + "fixed-affine-layer name=lda affine-transform-file=/nothing/lda.mat" + END,
+            "/nothing/lda.mat: cannot be read",
+            FileError,
+        ),
         (
             INPUT + "relu-layer name=a dim=3 max-chnge=3" + END,
             "setting 'max-chnge' is not known: did you mean 'max-change'",
