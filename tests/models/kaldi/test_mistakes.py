@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
-from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError, UnknownNameError
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    FileError,
+    MagmaDNNError,
+    ShapeError,
+    UnknownNameError,
+)
 from magmadnn.models import from_kaldi
+from tests.models.kaldi.test_from_kaldi import MIXED
 
 INPUT = "input dim=4 name=input\n"
 END = "\noutput-layer name=output dim=3"
@@ -213,3 +222,48 @@ def test_errors_of_arguments(tmp_path: Path) -> None:
         from_kaldi(file, outputs=["outputs"])
     with pytest.raises(ArgumentError, match="outputs must be names of output lines in a list"):
         from_kaldi(file, outputs="output")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_changed_descriptions_are_read_or_refused(tmp_path: Path, seed: int) -> None:
+    """Whatever a file holds, what goes wrong is one of magmadnn's errors, in one line."""
+    rng, file = random.Random(seed), tmp_path / "network.xconfig"
+    words = [
+        "=",
+        "(",
+        ")",
+        ",",
+        "@",
+        "[-1]",
+        "-9",
+        "0.5",
+        "1e400",
+        "nan",
+        "dim",
+        " ",
+        '"',
+        "\n",
+        "#",
+        "é",
+        "\\",
+    ]
+    words += [
+        "Append",
+        "Sum",
+        "Scale",
+        "Offset",
+        "ReplaceIndex",
+        "name",
+        "input",
+        "99999999999999999999",
+    ]
+    for _ in range(10):
+        text = list(MIXED)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(text))
+            text[at : at + rng.choice([0, 0, 1, 6])] = rng.choice(words)
+        file.write_text("".join(text))
+        try:
+            from_kaldi(file)
+        except MagmaDNNError as error:
+            assert "\n" not in str(error)
