@@ -112,6 +112,15 @@ def test_products_on_four_gpus_are_predicted_from_one_and_two() -> None:
     )
 
 
+@pytest.mark.parametrize("n", [512, 2048, 8192, 32768])
+def test_copies_are_preferred_to_rings_however_short_products_are(n: int) -> None:
+    """A ring's messages are calls too."""
+    rows = resolve(Rows(), (n, n), 4)
+    for call in (0.0, 1e-6, 1e-5, 1e-4):
+        rates = Rates(1e14, 1e14, 4e11, 2e-5, seconds_per_call=call, overlapped=True)
+        assert not ranked(rows, rows, rows, 4, rates)[0].plan.way.startswith("ring"), call
+
+
 def test_the_hosts_time_is_measured_where_blocks_come_by_copies() -> None:
     board = dict[tuple[int, int], Any]()
 

@@ -108,6 +108,9 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
     # Messages of a ring go by NCCL, whose kernels take turns with products where copies would go beside them.
     turn = shift + stage if rates.overlapped else max(shift, stage)
     seconds = first + (members - 1) * turn + stage
+    # Each block is passed on, waited for, looked at as bytes, and multiplied by for each block of C.
+    calls = members * blocks * (4 + max(len(plan.target.held[w]) for w in range(workers)))
+    seconds = max(seconds, rates.seconds_per_call * calls)
     total = sum(moves.elements(w) for w in range(workers)) * (members - 1)
     return Predicted(plan, seconds, compute, moved + total, active)
 

@@ -67,22 +67,27 @@ def pipelined(
 
 
 def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
-    """How many products, copies and meetings a worker's host hands to its GPU for `pipelined`, on the worker
-    that has most.
+    """How many products, copies and meetings a worker's host hands to its GPU for a product whose blocks come by
+    copies, on the worker that has most; bringing the result to where it goes is counted too.
     """
-    copies = traffic(a, plan.a), traffic(b, plan.b)
-    if not any(table.any() for table in copies):
-        return max(sum(1 for _ in plan.tasks(w)) for w in range(a.workers))
-    fine, chunks = _cut_as_they_lie(a, b, plan), 1
-    if fine is None:
-        chunks = max(len(_chunks(*cut)) for cut in pairwise(plan.b.cuts[1]))
-    done = fine or plan
-    products = [sum(1 for _ in done.tasks(w)) for w in range(a.workers)]
-    senders = [sum(int((table[:, w] > 0).sum()) for table in copies) for w in range(a.workers)]
-    calls = [(p + s) * chunks for p, s in zip(products, senders, strict=True)]
-    return max(calls) + 4 * (
-        a.workers - 1
-    )  # twice a count is written for each other worker, and waited for
+    bringing, workers = [traffic(a, plan.a), traffic(b, plan.b)], range(a.workers)
+    meetings = 4 * (a.workers - 1)  # twice a count is written for each other worker, and waited for
+    fine = _cut_as_they_lie(a, b, plan) if any(table.any() for table in bringing) else None
+    chunks, calls = 1, 0
+    if any(table.any() for table in bringing):
+        calls = meetings
+        if fine is None:
+            chunks = max(len(_chunks(*cut)) for cut in pairwise(plan.b.cuts[1]))
+    products = [sum(1 for _ in (fine or plan).tasks(w)) for w in workers]
+    copies = [sum(int((table[:, w] > 0).sum()) for table in bringing) for w in workers]
+    calls += chunks * max(p + c for p, c in zip(products, copies, strict=True))
+    result = traffic(plan.c, plan.target)
+    if result.any():
+        pieces = int((result > 0).sum(axis=0).max())
+        calls += meetings + pieces * (
+            4 if plan.c.partial else 1
+        )  # terms are packed, sent and added
+    return calls
 
 
 def _cut_as_they_lie(a: Layout, b: Layout, plan: ProductPlan) -> ProductPlan | None:
