@@ -56,6 +56,8 @@ class Flags:
             except RuntimeError:
                 others, self._usable = {}, False
             self._others = others
+        self._theirs = {r: _place(x, group.rank) for r, x in self._others.items()}
+        self._mine = {r: _place(self._own, r) for r in self._others}
 
     def tried(self) -> bool:
         """Whether counts arrive, on all ranks. Collective; nothing waits for what may not come."""
@@ -124,17 +126,21 @@ class Flags:
 
     def _tell(self, stream: int) -> None:
         self._count = (self._count + 1) & 0xFFFFFFFF
-        for array in self._others.values():
-            self._call("cuStreamWriteValue32_v2", stream, array, self._group.rank, _WITH_BARRIER)
+        for place in self._theirs.values():
+            self._call("cuStreamWriteValue32_v2", stream, place, _WITH_BARRIER)
 
     def _wait(self, stream: int) -> None:
-        for rank in self._others:
-            self._call("cuStreamWaitValue32_v2", stream, self._own, rank, _AT_LEAST)
+        for place in self._mine.values():
+            self._call("cuStreamWaitValue32_v2", stream, place, _AT_LEAST)
 
-    def _call(self, name: str, stream: int, array: Any, place: int, how: int) -> None:
-        address = ctypes.c_uint64(int(array.data.ptr) + 4 * place)
+    def _call(self, name: str, stream: int, address: ctypes.c_uint64, how: int) -> None:
         status = getattr(self._driver, name)(
             ctypes.c_void_p(stream), address, ctypes.c_uint32(self._count), ctypes.c_uint(how)
         )
         if status:
             raise RuntimeError(f"{name} gives {status}")
+
+
+def _place(array: Any, number: int) -> ctypes.c_uint64:
+    """Where a count of an array of 32-bit numbers lies."""
+    return ctypes.c_uint64(int(array.data.ptr) + 4 * number)

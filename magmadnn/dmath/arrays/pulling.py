@@ -5,7 +5,9 @@ needs no cast, and on GPUs the multiprocessors stay free.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from magmadnn.dmath.arrays.parts import Parts, empty
 from magmadnn.dmath.arrays.team import Array, Peers, Team
 from magmadnn.dmath.arrays.tracing import MESSAGE, span
 from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
-from magmadnn.dmath.layouts.moves import Move, schedules, within
+from magmadnn.dmath.layouts.moves import Index, Move, schedules, within
 
 _STRIPS = 4  # in which a cast and its copies alternate
 
@@ -35,9 +37,10 @@ def shared_blocks(x: Parts) -> list[dict[int, Array]]:
     key = (x.view, x.layout)
     found = x.data.shared.get(key)
     if found is None:
-        found = peers.share([x.blocks[n] for n in held[x.team.rank]])
+        told = peers.share([x.blocks[n] for n in held[x.team.rank]])
+        found = [dict(zip(held[w], told[w], strict=True)) for w in range(x.team.size)]
         x.data.shared[key] = found
-    return [dict(zip(held[w], found[w], strict=True)) for w in range(x.team.size)]
+    return found
 
 
 def pull(x: Parts, target: Layout, dtype: np.dtype[Any], share: bool = False) -> Parts:
@@ -61,6 +64,63 @@ def pull(x: Parts, target: Layout, dtype: np.dtype[Any], share: bool = False) ->
     return Parts(x.team, target, dtype, fetch.blocks)
 
 
+class Step(NamedTuple):
+    """A box that comes to this worker.
+
+    Attributes:
+        move: the box, from which block and to which.
+        into: where it goes to in the block.
+        piece: where it lies in the other one.
+        far: the distance of the worker that has it.
+    """
+
+    move: Move
+    into: Index
+    piece: Index
+    far: int
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What comes to a worker, found out once for two layouts.
+
+    Attributes:
+        steps: by block, those of near workers first; what is shared is not among them.
+        shared: blocks that are, or are part of, own ones: the number of the block, of the own one, and where.
+        first: of each block that has to be made a move to it, and its shape.
+        far: of each block the greatest distance of a worker that has a part of it.
+    """
+
+    steps: dict[int, tuple[Step, ...]]
+    shared: tuple[tuple[int, int, Index], ...]
+    first: dict[int, tuple[Move, list[int]]]
+    far: dict[int, int]
+
+
+@lru_cache(maxsize=512)
+def arrivals(
+    source: Layout, target: Layout, rank: int, ring: tuple[int, ...], share: bool
+) -> Arrivals:
+    """What comes to worker `rank`; with `share` own blocks serve where they hold a whole one."""
+    steps: dict[int, list[Step]] = {}
+    shared, first = [], dict[int, tuple[Move, list[int]]]()
+    place = ring.index(rank)
+    far = {worker: (at - place) % len(ring) for at, worker in enumerate(ring)}
+    coming = schedules(source, target)[rank].arrivals
+    for move in sorted(coming, key=lambda move: far[move.source]):
+        box = target.boxes[move.put]
+        piece = within(move.box, source.boxes[move.taken])
+        if share and move.source == rank and move.box == box:
+            shared.append((move.put, move.taken, piece))
+            continue
+        first.setdefault(move.put, (move, _shape(box)))
+        step = Step(move, within(move.box, box), piece, far[move.source])
+        steps.setdefault(move.put, []).append(step)
+    greatest = {put: max(step.far for step in one) for put, one in steps.items()}
+    fixed = {put: tuple(one) for put, one in steps.items()}
+    return Arrivals(fixed, tuple(shared), first, greatest)
+
+
 class Fetch:
     """Blocks of an array in another layout, which come by copies.
 
@@ -71,46 +131,34 @@ class Fetch:
     """
 
     def __init__(self, x: Parts, layout: Layout, blocks: dict[int, Array] | None = None) -> None:
-        self.layout, self._x = layout, x
+        self.layout, self._x, self._peers = layout, x, _peers(x)
         self._from = shared_blocks(x)
-        self._moves: dict[int, list[Move]] = {}
+        self._plan = arrivals(x.layout, layout, x.team.rank, x.team.ring, blocks is None)
         self.blocks: dict[int, Array] = {} if blocks is None else blocks
-        arrivals = schedules(x.layout, layout)[x.team.rank].arrivals
-        for move in sorted(arrivals, key=lambda move: distance(x.team, move.source)):
-            box = layout.boxes[move.put]
-            if blocks is None:
-                if move.source == x.team.rank and move.box == box:
-                    part = within(box, x.layout.boxes[move.taken])
-                    self.blocks[move.put] = x.blocks[move.taken][part]
-                    continue
-                if move.put not in self.blocks:
-                    self.blocks[move.put] = self._like(move, box)
-            self._moves.setdefault(move.put, []).append(move)
+        if blocks is None:
+            for put, taken, part in self._plan.shared:
+                self.blocks[put] = x.blocks[taken][part]
+            for put, (move, shape) in self._plan.first.items():
+                self.blocks[put] = self._like(move, shape)
 
-    def _like(self, move: Move, box: Box) -> Array:
+    def _like(self, move: Move, shape: list[int]) -> Array:
         """A new block whose elements lie in the order of those that come: copy engines do not transpose."""
         source = self._from[move.source][move.taken]
         turned = source.ndim == 2 and source.strides[0] < source.strides[1]
-        made = self._x.team.xp.empty(_shape(box)[::-1] if turned else _shape(box), self._x.dtype)
+        made = self._x.team.xp.empty(shape[::-1] if turned else shape, self._x.dtype)
         return made.T if turned else made
 
     def farthest(self, block: int) -> int | None:
         """The greatest distance of a worker that has a part of a block; None if the block is there."""
-        moves = self._moves.get(block)
-        return max(distance(self._x.team, move.source) for move in moves) if moves else None
+        return self._plan.far.get(block)
 
     def copy_own(self) -> None:
         """Copy what this worker has itself, on the current stream, beside what comes from others."""
-        for put, moves in self._moves.items():
-            for move in moves:
-                if move.source == self._x.team.rank:
-                    into, piece = self._ends(put, move.source, move.taken, move.box)
-                    into[...] = piece
-
-    def _ends(self, put: int, source: int, taken: int, box: Box) -> tuple[Array, Array]:
-        """Where a box goes to, and comes from."""
-        piece = self._from[source][taken][within(box, self._x.layout.boxes[taken])]
-        return self.blocks[put][within(box, self.layout.boxes[put])], piece
+        rank = self._x.team.rank
+        for put, steps in self._plan.steps.items():
+            for move, into, piece, _ in steps:
+                if move.source == rank:
+                    self.blocks[put][into] = self._from[rank][move.taken][piece]
 
     def copy(
         self, block: int | None = None, last: tuple[int, int] | None = None, own: bool = True
@@ -123,26 +171,32 @@ class Fetch:
                 all.
             own: whether what this worker has itself is copied too; else `copy_own` does that.
         """
-        team, peers = self._x.team, _peers(self._x)
-        chosen = list(self._moves) if block is None else [block]
-        for put in chosen:
-            for move in self._moves.get(put, ()):
-                box = move.box if last is None else _clipped(move.box, last)
-                if not elements(box) or (move.source == team.rank and not own):
+        team = self._x.team
+        rank, counted = team.rank, team.count
+        for put in self._plan.steps if block is None else (block,):
+            for move, into, piece, _ in self._plan.steps.get(put, ()):
+                if not own and move.source == rank:
                     continue
-                into, piece = self._ends(put, move.source, move.taken, box)
-                with span(team, MESSAGE, f"{piece.nbytes} bytes from {move.source}", copies=True):
-                    peers.copy(into, piece)
-                if move.source != team.rank:
-                    _count(self._x, piece.nbytes)
+                if last is not None:
+                    box = _clipped(move.box, last)
+                    if not elements(box):
+                        continue
+                    into = within(box, self.layout.boxes[put])
+                    piece = within(box, self._x.layout.boxes[move.taken])
+                source = self._from[move.source][move.taken][piece]
+                _copied(team, self._peers, self.blocks[put][into], source, move.source)
+                if move.source != rank:
+                    counted.sent_bytes += source.nbytes
+                    counted.messages += 1
 
 
-def distance(team: Team, source: int) -> int:
-    """In the order in which workers copy from others, each from another one at a time and around the ring;
-    0 for itself.
-    """
-    ring = team.ring
-    return (ring.index(source) - ring.index(team.rank)) % team.size
+def _copied(team: Team, peers: Peers, into: Array, piece: Array, source: int) -> None:
+    """Begin to copy; a span of the trace, if there is one."""
+    if team.trace is None:
+        peers.copy(into, piece)
+        return
+    with span(team, MESSAGE, f"{piece.nbytes} bytes from {source}", copies=True):
+        peers.copy(into, piece)
 
 
 def _pull_cast(x: Parts, made: Parts) -> Parts:
@@ -161,8 +215,7 @@ def _pull_cast(x: Parts, made: Parts) -> Parts:
             into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
             came = everyone[source][number]
             rows = _strip(came, strip)
-            with span(team, MESSAGE, f"{came[rows].nbytes} bytes from {source}", copies=True):
-                peers.copy(into[rows], came[rows])
+            _copied(team, peers, into[rows], came[rows], source)
             _count(x, came[rows].nbytes)
     for move in plans[team.rank].arrivals:
         if move.source == team.rank:

@@ -35,12 +35,12 @@ class Data:
     Attributes:
         version: goes up with each write, so that copies that were kept can tell whether they are still right.
         number: tells arrays apart.
-        shared: what `Peers.share` gave for its blocks, by view and layout.
+        shared: blocks of each worker by number, as `Peers.share` gave them, by view and layout.
     """
 
     version: int = 0
     number: int = field(default_factory=lambda: next(_NUMBERS))
-    shared: dict[Any, list[list[Array]]] = field(default_factory=dict)
+    shared: dict[Any, list[dict[int, Array]]] = field(default_factory=dict)
 
 
 class Peers(Protocol):

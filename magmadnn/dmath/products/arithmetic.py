@@ -198,8 +198,7 @@ def _on_device(xp: Any, a: Array, b: Array, how: Arithmetic, out: Array, add: bo
         _stored(xp, a),
     )
     cublas = xp.cuda.cublas
-    scale = np.array([1.0, float(add)], how.sums)
-    one, other = scale.ctypes.data, scale.ctypes.data + scale.itemsize
+    one, other = _scales(how.sums, add)[1:]
     kind = _TF32 if how.tensor_float else _FLOAT64 if how.sums == np.float64 else _FLOAT32
     operand = _KINDS[how.operand.name]
     cublas.gemmEx(
@@ -207,6 +206,14 @@ def _on_device(xp: Any, a: Array, b: Array, how: Arithmetic, out: Array, add: bo
         one, first.data.ptr, operand, step_first, second.data.ptr, operand, step_second,
         other, out.data.ptr, _KINDS[out.dtype.name], _step(out), kind, _ANY_ALGORITHM,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _scales(dtype: np.dtype[Any], add: bool) -> tuple[Array, int, int]:
+    """The factors of a product and of what is there, as numbers in memory that stays, and where they lie."""
+    scale = np.array([1.0, float(add)], dtype)
+    at = int(scale.ctypes.data)
+    return scale, at, at + scale.itemsize
 
 
 def _by_rows(x: Array) -> bool:

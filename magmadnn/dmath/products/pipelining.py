@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.arrays.pulling import Fetch
+from magmadnn.dmath.arrays.pulling import Fetch, arrivals
 from magmadnn.dmath.arrays.team import Array, Team, is_half
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -37,7 +38,7 @@ def can_pipeline(
         return False
     if a.team.kept is not None and (a.team.kept.better(a) or a.team.kept.better(b)):
         return False
-    if not (traffic(a.layout, plan.a).any() or traffic(b.layout, plan.b).any()):
+    if not _brings(a.layout, b.layout, plan):
         return False
     return all(
         x.dtype == how.operand or (is_half(how.operand) and x.dtype.itemsize > 2) for x in (a, b)
@@ -67,8 +68,8 @@ def pipelined(
 
 
 def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
-    """How many products, copies and meetings a worker's host hands to its GPU for a product whose blocks come by
-    copies, on the worker that has most; bringing the result to where it goes is counted too.
+    """How many products, copies and meetings a worker's host hands to its GPU for a product whose blocks come
+    by copies, on the worker that has most; bringing the result to where it goes is counted too.
     """
     bringing, workers = [traffic(a, plan.a), traffic(b, plan.b)], range(a.workers)
     meetings = 4 * (a.workers - 1)  # twice a count is written for each other worker, and waited for
@@ -92,11 +93,18 @@ def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
 
 def _cut_as_they_lie(a: Layout, b: Layout, plan: ProductPlan) -> ProductPlan | None:
     """The plan with the axis of sums cut wherever an operand is; None if products would be small or many."""
+    return _cut(a, b, plan, SHORTEST, MOST_TERMS)
+
+
+@lru_cache(maxsize=512)
+def _cut(
+    a: Layout, b: Layout, plan: ProductPlan, shortest: int, most_terms: int
+) -> ProductPlan | None:
     cuts = sorted({*plan.a.cuts[1], *a.cuts[1], *b.cuts[0]})
-    if min((high - low for low, high in pairwise(cuts)), default=0) < SHORTEST:
+    if min((high - low for low, high in pairwise(cuts)), default=0) < shortest:
         return None
     blocks = max(len(plan.c.held[w]) for w in plan.c.active)
-    if blocks * (len(cuts) - 1) > MOST_TERMS * max(1, len(plan.c.active)):
+    if blocks * (len(cuts) - 1) > most_terms * max(1, len(plan.c.active)):
         return None
     return replace(plan, a=_recut(plan.a, 1, cuts), b=_recut(plan.b, 0, cuts))
 
@@ -114,45 +122,81 @@ def _recut(layout: Layout, axis: int, cuts: Sequence[int]) -> Layout:
     return Layout(layout.shape, (made[0], made[1]), tuple(holders), layout.workers)
 
 
+class _Term(NamedTuple):
+    """A product of two blocks: their numbers, that of the block of C, and whether it is the first of that."""
+
+    left: int
+    right: int
+    block: int
+    begins: bool
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a worker does for `_by_terms`, found out once.
+
+    Attributes:
+        blocks: of C: number, rows and columns.
+        terms: in the order in which their blocks come.
+        brought: blocks that come, in order: 0 for A and 1 for B, and the number.
+        empty: blocks of C without a term.
+        incoming: elements that come.
+    """
+
+    blocks: tuple[tuple[int, int, int], ...]
+    terms: tuple[_Term, ...]
+    brought: tuple[tuple[int, int], ...]
+    empty: tuple[int, ...]
+    incoming: int
+
+
+@lru_cache(maxsize=512)
+def _terms_of(a: Layout, b: Layout, plan: ProductPlan, rank: int, ring: tuple[int, ...]) -> _Terms:
+    depth, columns = plan.a.grid[1], plan.b.grid[1]
+    far = tuple(arrivals(lies, to, rank, ring, True).far for lies, to in ((a, plan.a), (b, plan.b)))
+    tasks = [(i * depth + l, l * columns + j, i * columns + j) for i, j, l in plan.tasks(rank)]  # noqa: E741
+    tasks.sort(key=lambda one: max(far[0].get(one[0], 0), far[1].get(one[1], 0)))
+    begun = set[int]()
+    terms, brought = [], dict[tuple[int, int], None]()
+    for left, right, block in tasks:
+        terms.append(_Term(left, right, block, block not in begun))
+        begun.add(block)
+        for one in ((0, left), (1, right)):
+            if one[1] in far[one[0]]:
+                brought[one] = None
+    held = plan.c.held[rank]
+    blocks = tuple((n, *(high - low for low, high in plan.c.boxes[n])) for n in held)
+    return _Terms(
+        blocks,  # type: ignore[arg-type]  # of two axes
+        tuple(terms),
+        tuple(brought),
+        tuple(n for n in held if n not in begun),
+        _incoming(a, b, plan, rank),
+    )
+
+
 def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
     """Terms of own blocks first, then those of blocks that come, in the order in which they come."""
-    team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
-    assert team.peers is not None
+    team, peers = a.team, a.team.peers
+    assert peers is not None
+    steps = _terms_of(a.layout, b.layout, plan, team.rank, team.ring)
     fetches = Fetch(_narrowed(a, how), plan.a), Fetch(_narrowed(b, how), plan.b)
-    made: dict[int, Array] = {}
-    for block in plan.c.held[team.rank]:
-        rows, width = (high - low for low, high in plan.c.boxes[block])
-        made[block] = team.xp.empty((rows, width), how.sums)
-
-    def turn(task: tuple[int, int, int]) -> int:
-        """0 for what is here; else the distance of the worker that sends the last of it."""
-        i, j, l = task  # noqa: E741
-        return max(
-            fetches[0].farthest(i * depth + l) or 0, fetches[1].farthest(l * columns + j) or 0
-        )
-
-    team.count.planned_bytes += _incoming(a, b, plan, how)
-    team.peers.begin()
+    made = {n: team.xp.empty((rows, width), how.sums) for n, rows, width in steps.blocks}
+    team.count.planned_bytes += steps.incoming * how.operand.itemsize
+    peers.begin()
     marks: dict[tuple[int, int], Any] = {}
-    tasks = sorted(plan.tasks(team.rank), key=turn)
-    for i, j, l in tasks:  # noqa: E741
-        for which, block in ((0, i * depth + l), (1, l * columns + j)):
-            if (which, block) not in marks and fetches[which].farthest(block) is not None:
-                fetches[which].copy(block)
-                marks[which, block] = team.peers.mark()
-    begun = set[int]()
-    for i, j, l in tasks:  # noqa: E741
-        for one in ((0, i * depth + l), (1, l * columns + j)):
-            if one in marks:
-                team.peers.wait(marks[one])
-        block = i * columns + j
-        left, right = fetches[0].blocks[i * depth + l], fetches[1].blocks[l * columns + j]
-        multiply(team, left, right, how, made[block], block in begun)
-        begun.add(block)
-    for block, array in made.items():
-        if block not in begun:
-            array[...] = 0
-    team.peers.end()
+    for which, block in steps.brought:
+        fetches[which].copy(block)
+        marks[which, block] = peers.mark()
+    lefts, rights = fetches[0].blocks, fetches[1].blocks
+    for left, right, block, begins in steps.terms:
+        for one in ((0, left), (1, right)):
+            if (mark := marks.pop(one, None)) is not None:
+                peers.wait(mark)
+        multiply(team, lefts[left], rights[right], how, made[block], not begins)
+    for block in steps.empty:
+        made[block][...] = 0
+    peers.end()
     return Parts(team, plan.c, how.sums, made)
 
 
@@ -178,7 +222,9 @@ def _by_columns(
     tasks: dict[int, list[tuple[int, int]]] = {}
     for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
         tasks.setdefault(j, []).append((i, l))
-    team.count.planned_bytes += _incoming(a, b, plan, how)
+    team.count.planned_bytes += (
+        _incoming(a.layout, b.layout, plan, team.rank) * how.operand.itemsize
+    )
     team.peers.begin()
     fetch_a.copy(own=False)
     came = team.peers.mark()
@@ -218,10 +264,16 @@ def _narrowed(x: Parts, how: Arithmetic) -> Parts:
     return Parts(x.team, x.layout, how.operand, blocks)
 
 
-def _incoming(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> int:
-    """Bytes that come to this worker."""
-    tables = traffic(a.layout, plan.a), traffic(b.layout, plan.b)
-    return int(sum(table[:, a.team.rank].sum() for table in tables)) * how.operand.itemsize
+@lru_cache(maxsize=512)
+def _incoming(a: Layout, b: Layout, plan: ProductPlan, rank: int) -> int:
+    """Elements that come to a worker."""
+    return int(sum(table[:, rank].sum() for table in (traffic(a, plan.a), traffic(b, plan.b))))
+
+
+@lru_cache(maxsize=512)
+def _brings(a: Layout, b: Layout, plan: ProductPlan) -> bool:
+    """Whether any worker needs blocks of others."""
+    return bool(traffic(a, plan.a).any() or traffic(b, plan.b).any())
 
 
 def _chunks(low: int, high: int) -> list[tuple[int, int]]:
