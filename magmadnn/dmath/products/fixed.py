@@ -25,16 +25,20 @@ def fixed_product(xp: Any, a: Array, b: Array, box: Box, how: Arithmetic) -> Arr
     """A block of C = A B, which covers `box` of C, from its rows of A and columns of B."""
     a, b, dtype = (*(x.astype(how.operand, copy=False) for x in (a, b)), how.sums)
     (m0, m1), (n0, n1) = box
-    out = xp.zeros((m1 - m0, n1 - n0), dtype)
+    shape = (m1 - m0, n1 - n0)
+    out = xp.empty(shape, dtype) if a.shape[1] else xp.zeros(shape, dtype)
     for k in range(0, a.shape[1], LEAF):
+        columns = range(n0 - n0 % TILE, n1, TILE)
+        rights = [(at, *_tile(xp, b[k : k + LEAF].T, at, n0, n1, dtype)) for at in columns]
         for row in range(m0 - m0 % TILE, m1, TILE):
             left, r0, r1 = _tile(xp, a[:, k : k + LEAF], row, m0, m1, dtype)
-            for column in range(n0 - n0 % TILE, n1, TILE):
-                right, c0, c1 = _tile(xp, b[k : k + LEAF].T, column, n0, n1, dtype)
-                term = left @ right.T
-                out[r0 - m0 : r1 - m0, c0 - n0 : c1 - n0] += term[
-                    r0 - row : r1 - row, c0 - column : c1 - column
-                ]
+            for column, right, c0, c1 in rights:
+                term = (left @ right.T)[r0 - row : r1 - row, c0 - column : c1 - column]
+                into = out[r0 - m0 : r1 - m0, c0 - n0 : c1 - n0]
+                if k:
+                    into += term
+                else:
+                    into[...] = term
     return out
 
 
