@@ -16,22 +16,13 @@ from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.arrays.tracing import Trace
 from magmadnn.dmath.devices import on_devices
-from magmadnn.dmath.functions import (
-    elementwise,
-    factors,
-    images,
-    moving,
-    reducing,
-    row_sums,
-    spectra,
-    transforms,
-    views,
-)
-from magmadnn.dmath.layouts.layout import Layout, even_cuts
+from magmadnn.dmath.functions import elementwise
+from magmadnn.dmath.functions.operations import OPERATIONS
+from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, of_kind
 from magmadnn.dmath.products.multiplying import matmul, worth_measuring
 from magmadnn.dmath.products.rates import Rates, measured
-from magmadnn.errors import MagmaDNNError, OutOfMemoryError
+from magmadnn.errors import ArgumentError, MagmaDNNError, OutOfMemoryError
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.storage.machine_memory import total_bytes
 
@@ -83,6 +74,7 @@ class Worker:
         arrays: by the numbers that the client gave them.
         rates: for the planner, by kind of arithmetic; measured when they are needed first.
         layouts: by the numbers under which the client has told them.
+        strict: whether operations fail that send elements without having been told to.
         weights: whole arrays that others on this worker have, such as a model's, by name: how to read one,
             its dtype and the layout in which it is known here.
     """
@@ -92,6 +84,7 @@ class Worker:
     rates: dict[str, Rates] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)
     weights: Weights = field(default_factory=dict)
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if self.team.kept is None:
@@ -123,8 +116,12 @@ class Worker:
                 return self._failed(record, found)
             operands.append(found.fresh() if isinstance(found, Replica) else found)
         try:
-            with self.team.at(record.get("line", "")):
-                return self._carried_out(record, operands, settings, flat)
+            with self.team.at(record.get("line", "")) as counted:
+                before = counted.sent_bytes
+                found = self._carried_out(record, operands, settings, flat)
+                if self.strict and record["op"] not in _MAY_SEND:
+                    self._check_sent(record, counted.sent_bytes - before)
+                return found
         except MagmaDNNError as error:
             failed = Failed(type(error).__name__, str(error), record.get("line", ""))
             return self._failed(record, failed)
@@ -132,6 +129,17 @@ class Worker:
             text = f"{type(error).__name__}: {error}"
             self._failed(record, Failed("CommunicationError", text, record.get("line", "")))
             raise
+
+    def _check_sent(self, record: Record, sent: int) -> None:
+        """Refuse an operation that has sent elements; on all workers alike."""
+        total = sum(self.team.comm.exchange(sent))
+        if total:
+            if "out" not in record:  # in place
+                record["out"] = record["in"][0]
+            raise ArgumentError(
+                f"{record.get('set', {}).get('name', record['op'])}: has sent {total} bytes among workers "
+                "within no_implicit_messages(): move an operand first, x.to(layout), so that layouts fit"
+            )
 
     def _failed(self, record: Record, failed: Failed) -> tuple[Any, None]:
         if "out" in record:
@@ -150,6 +158,8 @@ class Worker:
             made = self._created(op, settings, None)
         elif op in _OPS:
             made = _OPS[op](self, *operands, **settings)
+        elif op in OPERATIONS:
+            made = OPERATIONS[op](*operands, **settings)
         else:
             made = elementwise.apply(op, operands, **settings)
         if "out" in record:
@@ -202,138 +212,6 @@ def _matmul(worker: Worker, a: Parts, b: Parts, **settings: Any) -> Parts:
     )
 
 
-def _remap(
-    worker: Worker,
-    x: Parts,
-    dtype: str,
-    layout: Layout | None = None,
-    wire: str | None = None,
-    error: float | None = None,
-) -> Parts:
-    rounded = as_dtype(wire) if wire else None
-    return remap(x, layout or x.layout, as_dtype(dtype), rounded, error=error)
-
-
-def _assign(worker: Worker, x: Parts, value: Any, key: list[Any]) -> None:
-    """`x[key] = value`."""
-    part = views.view(x, key)
-    if isinstance(value, Parts):
-        # What is written may be another view of the same array.
-        value = remap(value, elementwise.induced(part.layout, value.shape))
-    _copied_to(value, part) if isinstance(value, Parts) else _fill(part, value)
-    x.data.version += 1
-
-
-def _copied_to(value: Parts, goal: Parts) -> None:
-    """Write elements of an array of any dtype, cast to the goal's."""
-    if value.dtype.kind == "b":  # which has no sign
-        value = remap(value, value.layout, goal.dtype)
-    if goal.dtype.kind == "b":
-        elementwise.apply("logical_or", [value, value], out=goal)
-    else:
-        elementwise.apply("positive", [value], out=goal)
-
-
-def _fill(x: Parts, value: Any) -> None:
-    for block in x.blocks.values():
-        block[...] = value
-
-
-def _in_place(worker: Worker, x: Parts, *rest: Any, name: str) -> None:
-    elementwise.apply(name, [x, *rest], out=x)
-
-
-def _along(worker: Worker, x: Parts, name: str, axis: int, descending: bool = False) -> Parts:
-    return reducing.along(name, x, axis, descending)
-
-
-def _reduce(worker: Worker, x: Parts, name: str, **settings: Any) -> Parts:
-    if settings.pop("fixed", False):
-        x = _whole(x, settings.get("axis"))
-    if name in reducing.MEANS:
-        return reducing.mean(name, x, **settings)
-    return reducing.reduce(name, x, **settings)
-
-
-def _whole(x: Parts, axis: Any) -> Parts:
-    """The array with the reduced axes uncut, so that no sum is cut between workers."""
-    axes = reducing.axes_of("sum", axis, x.ndim)
-    kept = [i for i in range(x.ndim) if i not in axes]
-    if not kept:
-        where = Layout(x.shape, tuple((0, n) for n in x.shape), ((0,),), x.team.size)
-        return remap(x, where, share=True)
-    first = kept[0]
-    size = x.team.size
-    cuts = tuple(even_cuts(n, size) if i == first else (0, n) for i, n in enumerate(x.shape))
-    return remap(x, Layout(x.shape, cuts, tuple((w,) for w in range(size)), size), share=True)
-
-
-def _vdot(worker: Worker, a: Parts, b: Parts, **settings: Any) -> Parts:
-    return reducing.reduce("sum", elementwise.apply("multiply", [a, b]), **settings)
-
-
-def _norm(worker: Worker, x: Parts, axis: Any = None, keepdims: bool = False) -> Parts:
-    """sqrt(sum of squares), scaled by the largest so that nothing overflows."""
-    wide = remap(x, x.layout, factors.computed_dtype(x.dtype), share=True)
-    if not all(x.shape):
-        return elementwise.apply("sqrt", [reducing.reduce("sum", wide, axis, keepdims)])
-    largest = reducing.reduce("max", elementwise.apply("abs", [wide]))
-    scale = elementwise.apply("where", [elementwise.apply("greater", [largest, 0.0]), largest, 1.0])
-    scale = elementwise.apply("where", [elementwise.apply("isfinite", [scale]), scale, 1.0])
-    squares = elementwise.apply("square", [elementwise.apply("divide", [wide, scale])])
-    root = elementwise.apply("sqrt", [reducing.reduce("sum", squares, axis, keepdims)])
-    return elementwise.apply("multiply", [root, scale])
-
-
-def _solve(worker: Worker, a: Parts, b: Parts) -> Parts:
-    if b.ndim == 2:
-        return factors.solve(a, b)
-    return views.squeezed(factors.solve(a, factors.as_column(b)), [1])
-
-
-def _add_row_col_sum(
-    worker: Worker,
-    v: Parts,
-    x: Parts,
-    axis: int,
-    alpha: float,
-    beta: float,
-    fixed: bool,
-    fast: bool = False,
-) -> None:
-    """v = alpha * (sum of x over an axis) + beta * v, in an order of sums that is always the same."""
-    if fast:
-        row_sums.add_sums(v, x, axis, alpha, beta)
-        return
-    sums = _reduce(worker, x, "sum", axis=axis, fixed=fixed)
-    scaled = elementwise.apply("multiply", [sums, alpha])
-    if beta == 0:
-        elementwise.apply("positive", [scaled], out=v)
-    else:
-        elementwise.apply("add", [scaled, elementwise.apply("multiply", [v, beta])], out=v)
-
-
-def _fft(worker: Worker, x: Parts, dtype: str, **settings: Any) -> Parts:
-    return transforms.transform(x, dtype=as_dtype(dtype), **settings)
-
-
-def _windows(
-    worker: Worker,
-    x: Parts,
-    *filters: Parts,
-    name: str,
-    places: list[int],
-    dtype: str,
-    settings: Any,
-) -> Parts:
-    more = filters[0] if filters else None
-    return images.of_windows(name, x, more, places, as_dtype(dtype), settings)
-
-
-def _copy_of(worker: Worker, x: Parts) -> Parts:
-    return remap(x, x.layout)
-
-
 def _weight(worker: Worker, name: str) -> Parts:
     """A copy of this worker's blocks of an array that it knows by name."""
     read, dtype, layout = worker.weights[name]
@@ -344,28 +222,6 @@ def _weight(worker: Worker, name: str) -> Parts:
 _OPS: dict[str, Callable[..., Any]] = {
     "weight": _weight,
     "matmul": _matmul,
-    "remap": _remap,
-    "assign": _assign,
-    "in_place": _in_place,
-    "along": _along,
-    "reduce": _reduce,
-    "vdot": _vdot,
-    "norm": _norm,
-    "cholesky": lambda worker, x: factors.cholesky(x),
-    "solve": _solve,
-    "determinant": lambda worker, x: factors.determinant(x),
-    "of_matrices": lambda worker, x, **settings: spectra.of_matrices(x, **settings),
-    "take_along_axis": lambda worker, x, indices, axis: spectra.taken_along(x, indices, axis),
-    "add_row_col_sum": _add_row_col_sum,
-    "copy": _copy_of,
-    "fft": _fft,
-    "windows": _windows,
-    "reshape": lambda worker, x, shape: moving.reshaped(x, shape),
-    "take": lambda worker, x, indices, axis: moving.taken(x, indices, axis),
-    "searchsorted": lambda worker, x, values, side: moving.places_in(x, values, side),
-    "view": lambda worker, x, key: views.view(x, key),
-    "transpose": lambda worker, x, axes: x.transposed(axes),
-    "tri": lambda worker, x, lower, k: factors.tri(x, lower, k),
     "replica": lambda worker, x, layout: Replica(x, layout),
 }
 _CREATIONS: dict[str, Callable[..., Parts]] = {
@@ -460,6 +316,11 @@ def _trace(worker: Worker, on: bool) -> tuple[Any, None]:
     return None if trace is None else trace.told(), None
 
 
+def _strict(worker: Worker, on: bool) -> tuple[Any, None]:
+    worker.strict = on
+    return None, None
+
+
 def _save(worker: Worker, x: Parts, path: str, begin: int) -> tuple[Any, None]:
     worker.team.finish()
     files.save(x, path, begin)
@@ -484,7 +345,9 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "wait": _wait,
     "trace": _trace,
     "save": _save,
+    "strict": _strict,
 }
+_MAY_SEND = {"remap", "replica", *_CREATIONS, "array", *_ANSWERS}
 
 
 def raised(error: dict[str, str]) -> MagmaDNNError:

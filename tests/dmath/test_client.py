@@ -331,6 +331,18 @@ def test_the_bill_names_lines_and_adds_up() -> None:
     assert text.splitlines()[-1].endswith("in all")
 
 
+def test_the_bill_has_what_was_foretold_of_products() -> None:
+    w = alone()
+    w.set_rates(dm.Rates(flops=1e9, flops_alone=1e9))
+    A = w.random((64, 48), seed=1)
+    A @ A.T
+    A + 1.0
+    lines = w.bill().splitlines()
+    assert lines[0].split() == [*"bytes messages seconds foretold operations line".split()]
+    product = next(line for line in lines if line.count(".") > 1 and len(line.split()) == 6)
+    assert float(product.split()[3]) == pytest.approx(2 * 64 * 64 * 48 / 1e9, rel=0.3)
+
+
 def test_explain_foretells_and_runs_nothing() -> None:
     w = alone()
     w.set_rates(dm.Rates())

@@ -87,6 +87,7 @@ class Count:
         device_to_host_bytes: that it copied back.
         device_allocations: how often the pool of its GPU's memory had to ask the driver for a block.
         seconds: time in operations.
+        predicted_seconds: what the planner foretold of products.
         operations: how many.
     """
 
@@ -97,6 +98,7 @@ class Count:
     device_to_host_bytes: int = 0
     device_allocations: int = 0
     seconds: float = 0.0
+    predicted_seconds: float = 0.0
     operations: int = 0
 
 

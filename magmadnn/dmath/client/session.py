@@ -15,28 +15,24 @@ import numpy as np
 from magmadnn.calls import missing_name
 from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
+from magmadnn.dmath.client.accounting import Accounting
 from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
 from magmadnn.dmath.client.explaining import Foretold, foretold, stages
 from magmadnn.dmath.client.matrix import Matrix
-from magmadnn.dmath.client.timeline import Timeline
 from magmadnn.dmath.functions import elementwise, reducing
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import SMALL_BYTES, LayoutLike, resolve
-from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, wire_name
+from magmadnn.dmath.products.arithmetic import arithmetic_of, kind_of, wire_name
 from magmadnn.dmath.products.choosing import auto_layout
 from magmadnn.dmath.products.multiplying import product_shape
 from magmadnn.dmath.products.rates import Rates
 from magmadnn.dmath.worker import Record, raised
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError, quoted
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout has rates measured
-_SUMMED = (
-    *("sent_bytes", "messages", "planned_bytes"),
-    *("device_allocations", "host_to_device_bytes", "device_to_host_bytes"),
-)
 _NUMBERS = (bool, int, float, np.bool, np.integer, np.floating)
 
 
@@ -48,7 +44,7 @@ def user_line() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-class Session(Creating):
+class Session(Creating, Accounting):
     """Arrays on workers, and functions of them.
 
     Args:
@@ -409,88 +405,3 @@ class Session(Creating):
         found = foretold(op, known, settings, target, made.shape, self.rates)
         self._lies[made._number] = found.lies
         self._foretold.append(found)
-
-    def trace(self, function: Callable[[], Any]) -> Timeline:
-        """Run the operations in a function, and tell when each worker multiplied and when elements were on
-        their way to it: `print(w.trace(lambda: A @ B))`, `.to_chrome_trace(path)`.
-
-        Args:
-            function: of no arguments.
-        """
-        self._ask("trace", on=True)
-        try:
-            function()
-        finally:
-            told = self._ask("trace", on=False)
-        return Timeline.of([answer or [] for answer, _ in told])
-
-    # --- what was done ------------------------------------------------------------------------
-
-    def counters(self) -> dict[str, int]:
-        """What was counted so far.
-
-        `client_bytes`: elements' bytes that went through this process: `array`, `np.asarray`. `operations`:
-        posted by it. `sent_bytes` and `messages`: among workers. `planned_bytes`: what layouts foretold of
-        these. `array_bytes`: held by workers now. `kept_bytes`: of blocks kept for later products, on the
-        worker that keeps most; `saved_bytes`: what they have spared. `page_faults`: pages of memory that
-        workers' systems gave them; their number stays once memory is there. `device_allocations`: blocks of
-        GPU memory that CuPy's pool asked the driver for; their number stays likewise.
-        `host_to_device_bytes`, `device_to_host_bytes`: copied between workers' hosts and their GPUs; what
-        libraries do inside a call, such as messages through a host, is not in it.
-        """
-        answers = [answer for answer, _ in self._ask("counters")]
-        lines = [one for answer in answers for one in answer["lines"].values()]
-        found = {"client_bytes": self._client_bytes, "operations": self._posted}
-        for name in _SUMMED:
-            found[name] = sum(one[name] for one in lines)
-        found["array_bytes"] = sum(answer["array_bytes"] for answer in answers)
-        found["kept_bytes"] = max(answer["kept_bytes"] for answer in answers)
-        for name in ("saved_bytes", "page_faults"):
-            found[name] = sum(answer[name] for answer in answers)
-        return found
-
-    def bill(self) -> str:
-        """Bytes, messages and time of each line of the user's code, those that sent most first.
-
-        Time is that of the slowest worker, waiting for others included.
-        """
-        answers = [answer["lines"] for answer, _ in self._ask("counters")]
-        rows = []
-        for line in dict.fromkeys(line for one in answers for line in one):
-            counts = [one[line] for one in answers if line in one]
-            sent, messages = (sum(c[name] for c in counts) for name in ("sent_bytes", "messages"))
-            seconds = max(c["seconds"] for c in counts)
-            rows.append((sent, messages, seconds, max(c["operations"] for c in counts), line))
-        rows.sort(key=lambda row: (-row[0], -row[2], row[4]))
-        text = ["      bytes  messages    seconds  operations  line"]
-        text += [f"{b:11d} {m:9d} {s:10.4f} {o:11d}  {line}" for b, m, s, o, line in rows if line]
-        total = [sum(row[i] for row in rows) for i in range(4)]
-        text.append(f"{total[0]:11d} {total[1]:9d} {total[2]:10.4f} {total[3]:11d}  in all")
-        return "\n".join(text)
-
-    def rates(self, compute: str = "float32") -> Rates:
-        """How fast the workers compute and send: measured the first time.
-
-        Args:
-            compute: the arithmetic of products, as for `md.dmath.matmul`.
-        """
-        if compute not in COMPUTE:
-            raise UnknownNameError.of("rates: compute", compute, COMPUTE)
-        if compute not in self._rates:
-            self._rates[compute] = Rates(**self._ask("measure", kind=compute)[0][0])
-        return self._rates[compute]
-
-    def set_rates(self, rates: Rates) -> None:
-        """Let the planner predict from these rates."""
-        self._rates = dict.fromkeys(COMPUTE, rates)
-        self._ask("set_rates", **vars(rates))
-
-    def keep_blocks(self, nbytes: int) -> None:
-        """Let products called with `keep=True` keep received blocks, up to so many bytes on each worker; 0
-        drops them.
-        """
-        if isinstance(nbytes, bool) or not isinstance(nbytes, (int, np.integer)) or nbytes < 0:
-            raise ArgumentError(
-                f"keep_blocks: bytes must be a whole number from 0, got {quoted(nbytes)}"
-            )
-        self._ask("set_budget", nbytes=int(nbytes))

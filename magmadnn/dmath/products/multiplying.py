@@ -93,8 +93,10 @@ def matmul(
         within = target
     how = arithmetic_of(a.dtype, b.dtype, dtype, compute)
     travels = travelling_size([a.dtype, b.dtype], how, wire)
-    plan = chosen(left, right, within, rates, fixed, travels).plan
-    made = running.run(left, right, plan, dtype, how, wire, keep, fixed)
+    best = chosen(left, right, within, rates, fixed, travels)
+    if rates is not None:
+        a.team.count.predicted_seconds += best.seconds
+    made = running.run(left, right, best.plan, dtype, how, wire, keep, fixed)
     if a.ndim == 2 and b.ndim == 2:
         return made
     lost = [axis for axis, x in ((0, a), (1, b)) if x.ndim == 1]
