@@ -247,3 +247,37 @@ def test_two_workers_train_it_to_the_same_weights(
         two.fit(x, y, epochs=2, batch_size=16, verbose=False, parallel=sync)
     for (name, a), b in zip(one.named().items(), two.named().values(), strict=True):
         np.testing.assert_allclose(a.value, b.value, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+def test_a_chain_recipe_with_all_its_parts(tmp_path: Path) -> None:
+    """As recipes of factored networks write it: cepstra, their differences, the speaker, and two ends."""
+    dim, few, small, classes = 48, 12, 20, 30
+    options = "l2-regularize=0.01 dropout-proportion=0.0"
+    file = written(
+        tmp_path,
+        f"""
+        input dim=10 name=ivector
+        input dim=8 name=input
+        idct-layer name=idct input=input dim=8 cepstral-lifter=22 affine-transform-file=configs/idct.mat
+        delta-layer name=delta input=idct
+        no-op-component name=input2 input=Append(delta, Scale(0.4, ReplaceIndex(ivector, t, 0)))
+        relu-batchnorm-layer name=tdnn1 {options} dropout-per-dim-continuous=true dim={dim} input=input2
+        tdnnf-layer name=tdnnf2 {options} bypass-scale=0.66 dim={dim} bottleneck-dim={few} time-stride=1
+        tdnnf-layer name=tdnnf3 {options} bypass-scale=0.66 dim={dim} bottleneck-dim={few} time-stride=3
+        linear-component name=prefinal-l dim={small} l2-regularize=0.01 orthonormal-constraint=-1.0
+        prefinal-layer name=prefinal-chain input=prefinal-l big-dim={dim} small-dim={small}
+        output-layer name=output include-log-softmax=false dim={classes} l2-regularize=0.002
+        prefinal-layer name=prefinal-xent input=prefinal-l big-dim={dim} small-dim={small}
+        output-layer name=output-xent dim={classes} learning-rate-factor=5.0 l2-regularize=0.002
+        """,
+    )
+    assert kaldi_context(file) == (2 + 1 + 3, 2 + 1 + 3)
+    model = from_kaldi(file, 20, loss="cross_entropy", optimizer="adam")
+    factored = 2 * dim * few + 2 * few * dim + dim
+    end = small * dim + dim + dim * small + small * classes + classes
+    expected = 8 * 8 + (3 * 8 + 10) * dim + dim + 2 * factored + dim * small + 2 * end
+    assert parameters(model) == expected
+    x, still = np.zeros((4, 20, 8), np.float32), np.zeros((4, 10), np.float32)
+    y = np.zeros((4, 8), np.int64)
+    model.fit([still, x], [y, y], epochs=1, batch_size=2, verbose=False)
+    assert [one.shape for one in model.predict([still, x])] == [(4, 8, classes)] * 2
