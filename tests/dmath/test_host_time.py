@@ -126,7 +126,10 @@ def test_the_hosts_time_is_measured_where_blocks_come_by_copies() -> None:
 
     def one(comm: SimulatedCommunicator) -> tuple[Rates, Rates]:
         how = plain(np.ones((2, 2), np.float32))
-        return measured(Team(comm, peers=SharedPeers(comm, board)), how), measured(Team(comm), how)
+        team = Team(comm, peers=SharedPeers(comm, board))
+        found = measured(team, how), measured(Team(comm), how)
+        assert team.total().sent_bytes == team.total().planned_bytes == team.total().messages == 0
+        return found
 
     (copies, messages), other = simulate(2, one)
     assert copies.overlapped and 0 < copies.seconds_per_call < 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -113,7 +113,11 @@ def _flops(team: Team, size: int, how: Arithmetic) -> float:
 
 
 def _call(team: Team, how: Arithmetic) -> float:
-    """Seconds of this worker's host for each call of a product of rows by rows, which is not waited for."""
+    """Seconds of this worker's host for each call of a product of rows by rows, which is not waited for.
+
+    What is sent is not counted.
+    """
+    counted = replace(team.count)
     n = SHORTEST * team.size
     lies = resolve(Rows(), (n, n), team.size)
     block = team.xp.full((SHORTEST, n), 0, np.float32).astype(how.operand)
@@ -125,6 +129,7 @@ def _call(team: Team, how: Arithmetic) -> float:
         pipelined(x, x, plan, how, how.sums)
     seconds = perf_counter() - start
     team.finish()
+    vars(team.count).update(vars(counted))
     return seconds / _HANDED_OVER / calls_of(lies, lies, plan)
 
 
