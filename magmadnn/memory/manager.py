@@ -46,6 +46,7 @@ class MemoryManager:
         kind: HOST, DEVICE, MANAGED or CUDA_MANAGED (see `Kind`).
         device: number of the device, counted from 0. HOST does not use it, and MANAGED not before its
             first use there.
+        zeroed: False for who writes all elements before anybody reads one: they hold anything then.
 
     Raises:
         ArgumentError: if size or device is no integer of at least 0, or there is no such kind.
@@ -62,11 +63,13 @@ class MemoryManager:
         dtype: DTypeLike = "float32",
         kind: Kind | str = Kind.MANAGED,
         device: int = 0,
+        *,
+        zeroed: bool = True,
     ) -> None:
         self._size, self._dtype = _count("size", size), as_dtype(dtype)
         self._frame: Array | None = None
         nbytes = self._size * self._dtype.itemsize
-        self._sides = Sides(Kind.of(kind), _count("device", device), nbytes)
+        self._sides = Sides(Kind.of(kind), _count("device", device), nbytes, zeroed=zeroed)
 
     @classmethod
     def adopt(cls, array: Array, kind: Kind | str = Kind.MANAGED, device: int = 0) -> MemoryManager:

@@ -63,6 +63,7 @@ class Sides:
         nbytes: int,
         host: Bytes | None = None,
         block: ForeignBlock | None = None,
+        zeroed: bool = True,
     ) -> None:
         self.kind, self.device, self.nbytes = kind, device, nbytes
         self._lease: Lease | ForeignBlock | None = block
@@ -74,9 +75,9 @@ class Sides:
         self.host_valid = kind is not Kind.DEVICE
         self.device_valid = kind in (Kind.DEVICE, Kind.CUDA_MANAGED)
         if self.device_valid:
-            self._make_device_side()
+            self._make_device_side(zeroed)
         elif host is None:
-            self._host = host_bytes(POOLS[kind].lend(HOST_SOURCE, nbytes))
+            self._host = host_bytes(POOLS[kind].lend(HOST_SOURCE, nbytes, zeroed))
 
     @property
     def memory(self) -> DeviceMemory:
@@ -218,12 +219,12 @@ class Sides:
         address: int = self._lease.block
         return address
 
-    def _make_device_side(self) -> None:
+    def _make_device_side(self, zeroed: bool = True) -> None:
         with _updating:
             if self._lease is None:
                 managed = self.kind is Kind.CUDA_MANAGED
                 source = DeviceSource(self.memory, managed)
-                lease = POOLS[self.kind].lend(source, self.nbytes)
+                lease = POOLS[self.kind].lend(source, self.nbytes, zeroed)
                 self._host = host_bytes(lease) if managed else self._host
                 self._lease = lease
 

@@ -181,3 +181,17 @@ def test_the_report_prints() -> None:
 )
 def test_units(nbytes: int, text: str) -> None:
     assert in_units(nbytes) == text
+
+
+def test_memory_that_is_lent_again_is_cleared_unless_all_of_it_will_be_written() -> None:
+    sizes = (1234, 98_765)  # of other classes than what other tests hold
+    for size in sizes:
+        first = MemoryManager(size, "float64", "HOST")
+        address = first.host_pointer(write=True)
+        first.host(write=True)[:] = 7.0
+        del first
+        again = MemoryManager(size, "float64", "HOST", zeroed=False)
+        assert again.host_pointer() == address and (again.host() == 7.0).all()
+        del again
+        cleared = MemoryManager(size, "float64", "HOST")
+        assert cleared.host_pointer() == address and (cleared.host() == 0.0).all()

@@ -203,7 +203,7 @@ class Programs:
         program: _Program, runner: CudaRunner, fed: Sequence[Given], kind: Kind, device: int
     ) -> list[Part] | None:
         parts = [
-            Part(MemoryManager(math.prod(shape), dtype, kind, device), shape)
+            Part(MemoryManager(math.prod(shape), dtype, kind, device, zeroed=False), shape)
             for shape, dtype in zip(program.shapes, program.dtypes, strict=True)
         ]
         goals = [part.memory.overwritten_on_device() for part in parts]
