@@ -12,9 +12,10 @@ from . import out_of_core
 from ._operands import EighResult, QRResult, SlogdetResult, SVDResult
 from .eigenvalues import eigh, eigvalsh
 from .equations import det, inv, slogdet, solve
+from .exponentials import expm
 from .factorisation import cholesky
 from .factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
-from .functions import cond, expm, kron, matrix_power, matrix_rank, norm
+from .functions import cond, kron, matrix_power, matrix_rank, norm
 from .general_eigenvalues import EigResult, eig, eigvals
 from .iterative.chaotic import jacobi
 from .iterative.krylov import IterativeResult, cg, gmres

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,28 @@ def _as_stack(x: Node, dtype: np.dtype[Any], leading: tuple[Size, ...]) -> Node:
     if x.shape[:-2] != leading and any(size != 1 for size in x.shape[:-2]):
         x = broadcast_to(x, (*leading, *x.shape[-2:]))
     return x
+
+
+def in_single(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """The `decompose` of an op, of half precision by that of float32: the result alone is rounded.
+
+    Numbers of rows, which stand beside factors, have no room in a half either.
+    """
+
+    @wraps(decompose)
+    def made(*operands: Any, **attributes: Any) -> Any:
+        if not any(map(_is_half, operands)):
+            return decompose(*operands, **attributes)
+        dtype = np.result_type(*(x.dtype for x in operands))
+        wide = [cast(x, "float32") if _is_half(x) else x for x in operands]
+        found = decompose(*wide, **attributes)
+        return None if found is None else cast(found, dtype)
+
+    return made
+
+
+def _is_half(x: Any) -> bool:
+    return bool(is_floating(x.dtype) and x.dtype.itemsize == 2)
 
 
 def truth_values(words: OpWords, specs: Sequence[Spec], **attributes: Any) -> Attributes:

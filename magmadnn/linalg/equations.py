@@ -34,7 +34,15 @@ from magmadnn.ops import sum as sum_
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import solution_at_once
-from ._matrices import adjoint, by_ascent, computed, diagonal, refuse_unless_finite, transposed
+from ._matrices import (
+    adjoint,
+    by_ascent,
+    computed,
+    diagonal,
+    in_single,
+    refuse_unless_finite,
+    transposed,
+)
 from ._operands import SlogdetResult, known, operand, operands, refuse_unless_square
 from .elimination import (
     eliminated,
@@ -95,7 +103,7 @@ solved: Op = Op(
     args=("a", "b"),
     formula="x with a x = b, or a.T x = b",
     kind=OpKind.OTHER,
-    decompose=_decomposed,
+    decompose=in_single(_decomposed),
     stacked=elementwise,
     shapes=by_signature("... n n, ... n k -> ... n k"),
     dtypes=promote_floating,
@@ -235,7 +243,7 @@ determinant: Op = Op(
     args=("a",),
     formula="the determinant of a",
     kind=OpKind.OTHER,
-    decompose=_det,
+    decompose=in_single(_det),
     stacked=last_axes,
     shapes=by_signature("... n n -> ..."),
     dtypes=promote_floating,
@@ -282,7 +290,7 @@ log_determinant: Op = Op(
     args=("a",),
     formula="the sign of the determinant of a, and the logarithm of its size",
     kind=OpKind.OTHER,
-    decompose=_slogdet,
+    decompose=in_single(_slogdet),
     stacked=last_axes,
     shapes=by_signature("... n n -> ... 2"),
     dtypes=promote_floating,
@@ -303,7 +311,9 @@ def det(a: Any) -> Any:
         NumericError: if a matrix holds NaN or infinity; for the gradient, if one is singular.
         ShapeError: if it is not square.
     """
-    return determinant(operand("det", "a", a, 2))
+    a = operand("det", "a", a, 2)
+    refuse_unless_square("det", "a", a)
+    return determinant(a)
 
 
 @checked_call
@@ -317,5 +327,7 @@ def slogdet(a: Any) -> SlogdetResult:
         NumericError: if a matrix holds NaN or infinity; for the gradient, if one is singular.
         ShapeError: if it is not square.
     """
-    both = log_determinant(operand("slogdet", "a", a, 2))
+    a = operand("slogdet", "a", a, 2)
+    refuse_unless_square("slogdet", "a", a)
+    both = log_determinant(a)
     return SlogdetResult(both[..., 0], real(both[..., 1]))

@@ -8,17 +8,26 @@ import numpy as np
 
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.ops import conj, expand_dims, squeeze
+from magmadnn.graph.spec import is_floating
+from magmadnn.ops import broadcast_to, cast, concat, conj, expand_dims, greater, squeeze, where
 from magmadnn.tensor import Tensor, asarray
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import factors_at_once, is_finite
-from ._matrices import refuse_unless_finite
+from ._matrices import computed, places_of, refuse_unless_finite, transposed, triangle
 from ._operands import operand, operands, refuse_unless_square, truth
-from .elimination import by_lapack, eliminated, lu_solved, order_of, packed, scipy_lapack
-from .iterative.device_refinement import lies_on_device
+from .elimination import (
+    by_lapack,
+    eliminated,
+    lu_factored,
+    lu_solved,
+    order_of,
+    packed,
+    scipy_lapack,
+)
 from .triangular import solve_triangular
 
 
@@ -37,42 +46,65 @@ class LUResult(NamedTuple):
     U: Any
 
 
-def _values(name: str, a: Any) -> Array:
-    """The values of a Tensor or an array.
+def _looked_at(name: str, a: Any) -> Node | Array:
+    """A node of a program on a GPU, else the values of a Tensor or an array, as they are computed with.
 
     Raises:
         ArgumentError: for an Operation, whose factors have no gradients.
     """
     a = operand(name, "a", a, 2)
+    if type(a) is Node:
+        refuse_unless_square(name, "a", a)
+        return a
     if not isinstance(a, Tensor):
         raise ArgumentError(
             f"{name}: takes arrays and Tensors, not Operations; solve, inv and det share factors"
         )
-    values = a.numpy()
+    (values,) = computed(a.numpy())
     if not is_finite(values):
         refuse_unless_finite(name, "a", values)
-    return (
-        values
-        if values.dtype.kind in "fc" and values.dtype.itemsize > 2
-        else values.astype(np.float64)
-    )
+    return values
 
 
-def _beside(a: Any, *found: Array) -> list[Tensor]:
-    """As Tensors, in a GPU's memory where `a` lies there: its values were factorised by the host."""
-    made = [asarray(values) for values in found]
-    return [x.to(a.kind) for x in made] if lies_on_device(a) else made
+def _given(a: Any, *found: Array) -> list[Tensor]:
+    """As Tensors, of half precision rounded once."""
+    dtype = getattr(a, "dtype", None)
+    halves = isinstance(dtype, np.dtype) and _is_half(dtype)
+    return [asarray(x.astype(dtype) if halves and x.dtype.kind == "f" else x) for x in found]
+
+
+def _is_half(dtype: np.dtype[Any]) -> bool:
+    return bool(is_floating(dtype) and dtype.itemsize == 2)
+
+
+def _in_library_dtype(a: Node) -> Any:
+    """A node in the dtype that its factors are computed in."""
+    if a.dtype.kind in "iub":
+        return cast(a, "float64")
+    return cast(a, "float32") if _is_half(a.dtype) else a
 
 
 @checked_call
+@on_gpu("a", finite=True)
 def lu_factor(a: Any) -> LUFactors:
-    """L and U of square A [..., n, n] with exchanged rows, for `lu_solve`; a 0 in U is no error here.
+    """L and U of A [..., n, n] with exchanged rows, for `lu_solve`; a 0 in U is no error here.
+
+    On a GPU by cuSOLVER, or cuBLAS for many small matrices.
 
     Raises:
         NumericError: if a matrix holds NaN or infinity.
         ArgumentError: for an Operation.
     """
-    return LUFactors(*_beside(a, *_factors(_values("lu_factor", a))))
+    values = _looked_at("lu_factor", a)
+    if isinstance(values, Node):
+        both = lu_factored(_in_library_dtype(values))
+        factors = cast(transposed(both[..., 1:, :]), _dtype_of(values))
+        return LUFactors(factors, cast(both[..., 0, :], "int64"))
+    return LUFactors(*_given(a, *_factors(values)))
+
+
+def _dtype_of(a: Node) -> np.dtype[Any]:
+    return np.dtype(np.float64) if a.dtype.kind in "iub" else a.dtype
 
 
 def _factors(values: Array) -> tuple[Array, Array]:
@@ -83,14 +115,19 @@ def _factors(values: Array) -> tuple[Array, Array]:
 
 
 @checked_call
+@on_gpu("a", finite=True)
 def lu(a: Any) -> LUResult:
     """A = P L U of A [..., m, n]: P [..., m, m], L [..., m, k] and U [..., k, n], k = min(m, n).
+
+    On a GPU by cuSOLVER, or cuBLAS, where m and n are equal, else by the host.
 
     Raises:
         NumericError: if a matrix holds NaN or infinity.
         ArgumentError: for an Operation.
     """
-    values = _values("lu", a)
+    values = _looked_at("lu", a)
+    if isinstance(values, Node):
+        return _triangles(values)
     m, n = values.shape[-2:]
     k = min(m, n)
     factors, pivots = _factors(values)
@@ -100,7 +137,22 @@ def lu(a: Any) -> LUResult:
         exchanges, order[..., None, :], values.real.dtype.type(1), -2
     )  # P[order[i], i] = 1
     lower = np.tril(factors[..., :k], -1) + np.eye(m, k, dtype=values.dtype)
-    return LUResult(*_beside(a, exchanges, lower, np.triu(factors[..., :k, :n])))
+    return LUResult(*_given(a, exchanges, lower, np.triu(factors[..., :k, :n])))
+
+
+def _triangles(a: Node) -> LUResult:
+    """P, L and U as nodes of a node.
+
+    P^T is the solution of equations with factors I and I, the exchanges of A, and right sides I.
+    """
+    both, n = lu_factored(_in_library_dtype(a)), a.shape[-1]
+    factors, one = transposed(both[..., 1:, :]), np.eye(n, dtype=both.dtype)
+    ones = broadcast_to(one, (*both.shape[:-2], n, n))
+    exchanges = lu_solved(concat([both[..., :1, :], ones], axis=-2), one, transpose=False, of="lu")
+    rows, columns = places_of(factors)
+    lower = where(greater(rows, columns), factors, one)
+    found = exchanges, lower, triangle(factors, lower=False)
+    return LUResult(*(cast(x, _dtype_of(a)) for x in found))
 
 
 @checked_call
@@ -121,31 +173,22 @@ def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
         raise ArgumentError("lu_solve: the first argument must be the pair that lu_factor gives")
     if trans not in (0, 1, 2):
         raise ArgumentError(f"lu_solve: trans must be 0, 1 or 2, got {trans!r}")
-    factors, pivots = _looked_at(*lu_and_piv)
-    b = operand("lu_solve", "b", b, 1)
-    if b.shape[0 if b.ndim == 1 else -2] != factors.shape[-1]:
-        raise ShapeError(
-            f"lu_solve: b must have {factors.shape[-1]} rows, as the factors, got shape {shape_text(b.shape)}"
-        )
-    right = expand_dims(b, -1) if b.ndim == 1 else b
-    both = packed(factors, pivots)
-    right = conj(right) if trans == 2 else right
-    turned = lu_solved(both, right.swapaxes(-1, -2), transpose=bool(trans), of="lu_solve")
-    x = turned.swapaxes(-1, -2)
-    x = conj(x) if trans == 2 else x
-    return squeeze(x, axis=-1) if b.ndim == 1 else x
-
-
-def _looked_at(lu: Any, piv: Any) -> tuple[Array, Array]:
-    """Factors and exchanges that LAPACK may read: it looks at no number of an exchange."""
-    lu, piv = (operand("lu_solve", "lu_and_piv", x, axes) for x, axes in ((lu, 2), (piv, 1)))
+    lu, piv = (
+        operand("lu_solve", "lu_and_piv", x, axes)
+        for x, axes in zip(lu_and_piv, (2, 1), strict=True)
+    )
     if not (isinstance(lu, Tensor) and isinstance(piv, Tensor)):
         raise ArgumentError("lu_solve: the factors must be arrays or Tensors, not Operations")
     refuse_unless_square("lu_solve", "lu", lu)
-    factors, exchanges, n = np.asarray(lu), np.asarray(piv), lu.shape[-1]
-    if exchanges.shape != factors.shape[:-1] or exchanges.dtype.kind not in "iu":
+    return _solved(lu, _rows_of(lu, piv), operand("lu_solve", "b", b, 1), int(trans))
+
+
+def _rows_of(lu: Tensor, piv: Tensor) -> Array:
+    """Exchanges that LAPACK may read: it looks at no number of one."""
+    exchanges, n = piv.numpy(), lu.shape[-1]
+    if exchanges.shape != lu.shape[:-1] or exchanges.dtype.kind not in "iu":
         raise ShapeError(
-            f"lu_solve: piv must be integers {shape_text(factors.shape[:-1])}, got {exchanges.dtype} "
+            f"lu_solve: piv must be integers {shape_text(lu.shape[:-1])}, got {exchanges.dtype} "
             f"{shape_text(exchanges.shape)}"
         )
     if exchanges.size and not (exchanges.min() >= 0 and exchanges.max() < n):
@@ -153,9 +196,36 @@ def _looked_at(lu: Any, piv: Any) -> tuple[Array, Array]:
             f"lu_solve: piv must hold rows from 0 to {n - 1}, got {exchanges.min()} to {exchanges.max()}; "
             "they are counted from 0, as by lu_factor"
         )
+    return exchanges
+
+
+@on_gpu("lu", "piv", "b", finite=True)
+def _solved(lu: Any, piv: Any, b: Any, trans: int) -> Any:
+    """The solutions, whose right sides may be nodes; with nodes of factors where those lie on a GPU."""
+    if b.shape[0 if b.ndim == 1 else -2] != lu.shape[-1]:
+        raise ShapeError(
+            f"lu_solve: b must have {lu.shape[-1]} rows, as the factors, got shape {shape_text(b.shape)}"
+        )
+    right = expand_dims(b, -1) if b.ndim == 1 else b
+    right = conj(right) if trans == 2 else right
+    turned = lu_solved(
+        _together(lu, piv), right.swapaxes(-1, -2), transpose=bool(trans), of="lu_solve"
+    )
+    x = turned.swapaxes(-1, -2)
+    x = conj(x) if trans == 2 else x
+    x = squeeze(x, axis=-1) if b.ndim == 1 else x
+    return cast(x, lu.dtype) if _is_half(lu.dtype) and b.dtype == lu.dtype else x
+
+
+def _together(lu: Any, piv: Any) -> Any:
+    """What `lu_factored` gives; in single precision where the factors are in half."""
+    if isinstance(lu, Node):
+        factors = _in_library_dtype(lu)
+        return concat([cast(expand_dims(piv, -2), factors.dtype), transposed(factors)], axis=-2)
+    (factors,) = computed(lu.numpy())
     if not is_finite(factors):
         refuse_unless_finite("lu_solve", "lu", factors)
-    return factors, exchanges
+    return packed(factors, np.asarray(piv))
 
 
 @checked_call

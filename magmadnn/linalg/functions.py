@@ -1,4 +1,4 @@
-"""Norms, conditions, ranks, powers and exponentials of matrices."""
+"""Norms, conditions, ranks and powers of matrices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import numpy as np
 
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
-from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating, takes_complex
-from magmadnn.graph.signature import axes_text, by_signature, is_integer, shape_text
-from magmadnn.graph.transforms.stacking import last_axes
+from magmadnn.graph.signature import axes_text, is_integer, shape_text
+from magmadnn.graph.spec import is_complex
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import (
-    broadcast_to,
-    concat,
+    cast,
     equal,
     expand_dims,
     greater,
@@ -33,11 +31,10 @@ from magmadnn.tensor import Tensor
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite
-from ._matrices import computed, refuse_unless_finite, transposed
+from ._matrices import refuse_unless_finite
 from ._operands import operand, operands, refuse_unless_square
 from .equations import inverse
-from .least_squares import settled_rcond
-from .orthogonal import scipy_linalg
+from .least_squares import is_number, settled_rcond
 from .singular_values import values_of
 
 _INF = float("inf")
@@ -59,10 +56,22 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
             one axis or two unless ord is None.
         keepdims: whether these axes stay, with size 1.
 
+    Returns:
+        Of the dtype of x, float64 for integers. The largest of no numbers is 0, as NumPy's.
+
     Raises:
         ArgumentError: if there is no such ord or axis.
     """
     x = operand("norm", "x", x)
+    dtype = np.dtype(np.float64) if x.dtype.kind in "iub" else x.dtype
+    if is_complex(dtype):
+        return _norm(x, ord, axis, keepdims)
+    # squares of integers and of half precision overflow
+    wide = cast(x, dtype if dtype.itemsize > 2 else np.dtype(np.float32))
+    return cast(_norm(wide, ord, axis, keepdims), dtype)
+
+
+def _norm(x: Any, ord: Any, axis: Any, keepdims: bool) -> Any:
     if axis is None and ord is None:
         found = sqrt(sum_(abs_(x) * abs_(x)))
         return reshape(found, (1,) * x.ndim) if keepdims else found
@@ -87,18 +96,15 @@ def _axes(x: Any, ord: Any, axis: Any) -> tuple[int, ...]:
 
     Raises:
         ArgumentError: if one is no axis of x, or stands twice.
-        ShapeError: if there is nothing to take a maximum or a minimum of.
+        ShapeError: if there is nothing to take a minimum of.
     """
     axes = (axis,) if is_integer(axis) or not isinstance(axis, tuple | list) else tuple(axis)
     if not all(is_integer(one) and -x.ndim <= one < x.ndim for one in axes):
         raise ArgumentError(f"norm: x has {axes_text(x.ndim)}, and axis is {axis!r}")
     if len({one % x.ndim for one in axes}) < len(axes):
         raise ArgumentError(f"norm: axis names one axis twice: {axis!r}")
-    if isinstance(ord, (int, float)) and ord not in (0, 1) and 0 in [x.shape[one] for one in axes]:
-        if len(axes) == 2 or ord < 0 or ord == _INF:
-            raise ShapeError(
-                f"norm: x of shape {shape_text(x.shape)} has no elements for ord={ord!r}"
-            )
+    if isinstance(ord, (int, float)) and ord < 0 and 0 in [x.shape[one] for one in axes]:
+        raise ShapeError(f"norm: x of shape {shape_text(x.shape)} has no elements for ord={ord!r}")
     return axes
 
 
@@ -113,7 +119,7 @@ def _vector_norm(x: Any, ord: Any, axis: Any, keepdims: bool) -> Any:
     options = {"axis": axis, "keepdims": keepdims}
     size = abs_(x)
     if ord == _INF or ord == -_INF:
-        return (max_ if ord > 0 else min_)(size, **options)
+        return (_largest if ord > 0 else min_)(size, **options)
     if ord == 0:
         return sum_(where(not_equal(x, 0), np.ones((), size.dtype), 0), **options)
     if ord == 1:
@@ -125,16 +131,22 @@ def _vector_norm(x: Any, ord: Any, axis: Any, keepdims: bool) -> Any:
     raise ArgumentError(f"norm: ord of a vector must be a number, inf or -inf, got {ord!r}")
 
 
+def _largest(sizes: Any, axis: int, keepdims: bool = False) -> Any:
+    """The largest of numbers that are not negative; 0 where there is none."""
+    none = sizes.shape[axis] == 0
+    return (sum_ if none else max_)(sizes, axis=axis, keepdims=keepdims)
+
+
 def _matrix_norm(x: Any, ord: Any) -> Any:
     if ord == "fro":
         return sqrt(sum_(abs_(x) * abs_(x), axis=(-2, -1)))
     if ord == "nuc":
         return sum_(values_of("norm", "x", x), axis=-1)
     if ord in (2, -2):
-        return (max_ if ord > 0 else min_)(values_of("norm", "x", x), axis=-1)
+        return (_largest if ord > 0 else min_)(values_of("norm", "x", x), axis=-1)
     if ord in (1, -1, _INF, -_INF):
         sums = sum_(abs_(x), axis=-2 if abs(ord) == 1 else -1)
-        return (max_ if ord > 0 else min_)(sums, axis=-1)
+        return (_largest if ord > 0 else min_)(sums, axis=-1)
     raise ArgumentError(
         f'norm: ord of a matrix must be "fro", "nuc", 1, -1, 2, -2, inf or -inf, got {ord!r}'
     )
@@ -170,16 +182,29 @@ def cond(x: Any, p: Any = None) -> Any:
 
 @checked_call
 @on_gpu("a")
-def matrix_rank(a: Any, rtol: float | None = None) -> Any:
-    """How many singular values of A [..., m, n] are above rtol times the largest (eps max(m, n) without).
+def matrix_rank(a: Any, tol: float | None = None, *, rtol: float | None = None) -> Any:
+    """How many singular values of A [..., m, n] are above a limit.
+
+    Args:
+        a: the matrices.
+        tol: the limit.
+        rtol: the limit over the largest singular value, where tol is left out; eps max(m, n) without both.
 
     Raises:
         NumericError: if a matrix holds NaN or infinity.
+        ArgumentError: if a limit is no number from 0, or both are given.
     """
     a = operand("matrix_rank", "a", a, 2)
-    s, limit = values_of("matrix_rank", "a", a), settled_rcond("matrix_rank", a, rtol)
+    if tol is not None:
+        if rtol is not None:
+            raise ArgumentError("matrix_rank: give tol or rtol, not both")
+        if not is_number(tol) or not tol >= 0:
+            raise ArgumentError(f"matrix_rank: tol must be a number from 0, got {tol!r}")
+    relative = settled_rcond("matrix_rank", a, rtol, "rtol")
+    s = values_of("matrix_rank", "a", a)
     largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0.0
-    return sum_(where(greater(s, largest * limit), np.int64(1), np.int64(0)), axis=-1)
+    limit = largest * relative if tol is None else float(tol)
+    return sum_(where(greater(s, limit), np.int64(1), np.int64(0)), axis=-1)
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -202,7 +227,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if n < 0:
         return matrix_power(inverse(a, of="matrix_power"), -n)
     if n == 0:
-        return a * 0 + np.eye(a.shape[-1], dtype=a.dtype)
+        return where(np.False_, a, np.eye(a.shape[-1], dtype=a.dtype))  # whatever a holds
     found, square = None, a
     while n:
         if n & 1:
@@ -224,60 +249,3 @@ def kron(a: Any, b: Any) -> Any:
     (m, n), (p, q) = a.shape[-2:], b.shape[-2:]
     wide = expand_dims(expand_dims(a, -1), -3) * expand_dims(expand_dims(b, -2), -4)
     return reshape(wide, (*wide.shape[:-4], m * p, n * q))
-
-
-def _exp_numpy(a: Array) -> Array:
-    (a,) = computed(a)
-    refuse_unless_finite("expm", "a", a)
-    if not a.size:
-        return a
-    return np.asarray(scipy_linalg("expm").expm(a))
-
-
-def _exp_vjp(g: Any, y: Any, a: Any) -> Any:
-    """The upper right block of exp [[A^T, g], [0, A^T]].
-
-    As in Mathias, A chain rule for matrix functions, 1996, theorem 2.1.
-    """
-    n, turned = a.shape[-1], transposed(a)
-    g = broadcast_to(g, a.shape)
-    both = concat([concat([turned, g], axis=-1), concat([turned * 0, turned], axis=-1)], axis=-2)
-    return exponential(both)[..., :n, n:]
-
-
-def _exp_reference(a: Array) -> Array:
-    """By its series, of a matrix that is small enough."""
-    total = term = np.broadcast_to(np.eye(a.shape[-1]), a.shape)
-    for k in range(1, 60):
-        term = term @ a / k
-        total = total + term
-    return np.asarray(total)
-
-
-exponential: Op = Op(
-    name="_expm",
-    args=("a",),
-    formula="the sum of a^k / k!",
-    kind=OpKind.OTHER,
-    stacked=last_axes,
-    shapes=by_signature("... n n -> ... n n"),
-    dtypes=promote_floating,
-    numpy=_exp_numpy,
-    vjp=_exp_vjp,
-    reference=_exp_reference,
-    samples=lambda draw: [Sample((draw(2, 3, 3),))],
-)
-
-
-takes_complex(exponential)
-
-
-@checked_call
-def expm(a: Any) -> Any:
-    """The exponential of A [..., n, n], by SciPy (scaling, Pade, squaring); in programs a call of it.
-
-    Raises:
-        NumericError: if a matrix holds NaN or infinity.
-        MissingExtraError: if SciPy is not installed.
-    """
-    return exponential(operand("expm", "a", a, 2))

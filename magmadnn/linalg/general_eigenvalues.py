@@ -10,6 +10,7 @@ from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.on_gpu import on_gpu
 
 from ._matrices import computed, refuse_unless_finite
 from ._operands import operand, refuse_unless_square
@@ -35,8 +36,11 @@ def _values(name: str, a: Any) -> Array:
 
 
 @checked_call
+@on_gpu("a")
 def eig(a: Any) -> EigResult:
     """Eigenvalues and eigenvectors of A [..., n, n], by LAPACK's geev; of half precision in float32.
+
+    Those of a Tensor in a GPU's memory are found by the host; the results lie there.
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.
@@ -50,6 +54,7 @@ def eig(a: Any) -> EigResult:
 
 
 @checked_call
+@on_gpu("a")
 def eigvals(a: Any) -> Any:
     """The eigenvalues of A [..., n, n]; see `eig`.
 

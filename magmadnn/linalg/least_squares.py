@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
 from magmadnn.tensor.on_gpu import on_gpu
 
-from ._matrices import adjoint, by_ascent, computed, refuse_unless_finite
+from ._matrices import adjoint, by_ascent, computed, in_single, refuse_unless_finite
 from ._operands import operand, operands
 from .singular_values import parts_of, singular, svdvals
 
@@ -80,7 +81,7 @@ pseudo_inverse: Op = Op(
     args=("a",),
     formula="V diag(1 / S) U^T of a",
     kind=OpKind.OTHER,
-    decompose=_pinv,
+    decompose=in_single(_pinv),
     stacked=last_axes,
     shapes=by_signature("... m n -> ... n m"),
     dtypes=promote_floating,
@@ -109,14 +110,19 @@ def pinv(a: Any, rcond: float | None = None) -> Any:
     return pseudo_inverse(a, rcond=settled_rcond("pinv", a, rcond))
 
 
-def settled_rcond(name: str, a: Any, rcond: float | None) -> float:
+def is_number(x: Any) -> bool:
+    """Whether it is a real number, also one of NumPy's."""
+    return isinstance(x, Real) and not isinstance(x, bool)
+
+
+def settled_rcond(name: str, a: Any, rcond: float | None, argument: str = "rcond") -> float:
     """The limit below which singular values are 0."""
     if rcond is None:
         dtype = np.float64 if a.dtype.kind in "iub" else a.dtype
         sizes = [n for n in a.shape[-2:] if isinstance(n, int)]
         return float(limits_of(dtype).eps) * max(sizes, default=1)
-    if not isinstance(rcond, (int, float)) or not 0 <= rcond < 1:
-        raise ArgumentError(f"{name}: rcond must be a number from 0 to below 1, got {rcond!r}")
+    if not is_number(rcond) or not 0 <= rcond < 1:
+        raise ArgumentError(f"{name}: {argument} must be a number from 0 to below 1, got {rcond!r}")
     return float(rcond)
 
 
@@ -168,7 +174,7 @@ fitted: Op = Op(
     args=("a", "b"),
     formula="the shortest x with the least |a x - b|",
     kind=OpKind.OTHER,
-    decompose=_decomposed,
+    decompose=in_single(_decomposed),
     stacked=elementwise,
     shapes=by_signature("... m n, ... m k -> ... n k"),
     dtypes=promote_floating,

@@ -320,9 +320,9 @@ PYTHON: dict[str, PythonCase] = {
         "cond: x of shape (0, 0) holds empty matrices; they have none",
     ),
     "empty: norm": (
-        lambda p: la.norm(np.ones((0, 3)), 2),
+        lambda p: la.norm(np.ones((0, 3)), -2),
         ShapeError,
-        "norm: x of shape (0, 3) has no elements for ord=2",
+        "norm: x of shape (0, 3) has no elements for ord=-2",
     ),
     "numbers: None": (lambda p: la.det(None), DTypeError, "det: a must be numbers: got NoneType"),
     "numbers: text": (

@@ -14,6 +14,7 @@ from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.simulated import simulated_devices
 from magmadnn.errors import MagmaDNNError, NumericError
 from magmadnn.memory import Kind
+from magmadnn.memory.dtypes import as_dtype
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.tensor.eager import programs
 from magmadnn.tensor.eager.operands import given, view_of
@@ -43,6 +44,10 @@ CALLS = {
     "nuclear norm": lambda a: L.norm(a, "nuc", axis=(-2, -1)),
     "cond": L.cond,
     "matrix_rank": L.matrix_rank,
+    "lu": L.lu,
+    "lu_factor": L.lu_factor,
+    "lu_solve": lambda a: L.lu_solve(L.lu_factor(a), a[..., :2], trans=1),
+    "expm": L.expm,
     "matrix_power": lambda a: L.matrix_power(a, -3),
     "kron": lambda a: L.kron(a, a[..., :2, :3]),
     "matmul": lambda a: md.ops.matmul(a, a.swapaxes(-1, -2)),
@@ -105,8 +110,9 @@ def test_values_are_those_of_the_host_and_nothing_goes_through_it(
             with monkeypatch.context() as patch:
                 copies = counted(patch)
                 found = call(operand)
-            right_sides = a.shape[-1] * 8 if name == "solve vector" else WORD
-            assert max(copies, default=0) <= right_sides, name
+            exchanges = a.size // a.shape[-1] * 8
+            most = {"solve vector": a.shape[-1] * 8, "lu_solve": exchanges}
+            assert max(copies, default=0) <= most.get(name, WORD), name
             assert type(found) is type(wanted), name
             for one, other in zip(listed(found), listed(wanted), strict=True):
                 assert one.kind is md.DEVICE and one.is_packed, name
@@ -130,12 +136,62 @@ def test_values_are_those_of_the_host_and_nothing_goes_through_it(
         np.testing.assert_allclose(product, value, atol=1e-12)
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64"])
+def test_exponentials_have_as_many_squares_as_each_matrix_needs(
+    dtype: str, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of skew matrices, whose exponentials turn vectors: no digits are lost, whatever is beside them."""
+    half = RNG.normal(size=(4, 6, 6))
+    a = half - half.swapaxes(-1, -2)
+    a *= np.array([1e-6, 0.3, 4.0, 60.0 if dtype != "float16" else 8.0])[:, None, None]
+    a = np.round(a).astype(dtype) if dtype == "int64" else a.astype(dtype)
+    eps = {"float32": 1.2e-7, "float16": 1e-3}.get(dtype, 2.3e-16)
+    with on("emulated"):
+        for values in (a, a[0], a[3]):
+            operand = there(values)
+            L.expm(operand)
+            copies = counted(monkeypatch)
+            found = L.expm(operand)
+            assert max(copies, default=0) <= WORD
+            wanted = L.expm(md.asarray(values))
+            assert (found.dtype, found.shape, found.kind) == (wanted.dtype, wanted.shape, md.DEVICE)
+            for one, other, matrix in zip(
+                found.read().reshape(-1, *values.shape[-2:]),
+                wanted.read().reshape(-1, *values.shape[-2:]),
+                values.reshape(-1, *values.shape[-2:]),
+                strict=True,
+            ):
+                bound = 20 * eps * max(1, np.abs(matrix.astype("f8")).sum(0).max(initial=0))
+                assert np.abs(one.astype("f8") - other.astype("f8")).max(initial=0) <= bound
+    assert len(kept) == 5  # of norms by shapes, of exponentials by numbers of squares as well
+
+
+def test_exponentials_that_a_gpu_does_not_find_are_the_hosts() -> None:
+    """Those of norms that no squares lead to, and what is wrong."""
+    skew = np.array([[0.0, 1e14], [-1e14, 0.0]])
+    with on("emulated"):
+        np.testing.assert_allclose(
+            L.expm(there(skew)).read(), L.expm(skew).read(), rtol=1e-12, atol=1e-300
+        )
+        for shape in ((0, 3, 3), (2, 0, 0)):
+            empty = L.expm(there(np.zeros(shape, "float32")))
+            assert (empty.shape, empty.dtype.name, empty.kind) == (shape, "float32", md.DEVICE)
+        with pytest.raises(NumericError, match=r"expm: a\[1\] holds nan at \[0, 1\]"):
+            L.expm(there(np.stack([np.eye(2), np.array([[1.0, np.nan], [0, 1]])])))
+        with pytest.raises(MagmaDNNError, match="expm: a must be square"):
+            L.expm(there(np.ones((2, 3))))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "complex64"])
 def test_dtypes_are_those_of_the_host(dtype: str, device: str) -> None:
     a = square(4, 4).astype(dtype)
     with on(device):
-        for name in ("solve", "svdvals", "eigh", "norm", "matmul", "fft", "matrix_rank"):
+        for name in (
+            "solve", "svdvals", "eigh", "norm", "matmul", "fft", "matrix_rank", "lu", "lu_factor",
+            "lu_solve", "expm",
+        ):  # fmt: skip
             call = (CALLS | PAIRED)[name]
             for one, other in zip(listed(call(there(a))), listed(call(md.asarray(a))), strict=True):
                 assert (one.dtype, one.shape) == (other.dtype, other.shape), name
@@ -144,6 +200,36 @@ def test_dtypes_are_those_of_the_host(dtype: str, device: str) -> None:
                     left, right = (x.read().astype("complex128") for x in (one, other))
                     eps = 1e-3 if dtype == "float16" else 1.2e-7
                     assert np.abs(left - right).max() <= 100 * eps * np.abs(right).max(), name
+
+
+@needs_compiler
+def test_factors_of_more_rows_than_half_precision_counts() -> None:
+    """Which row each was exchanged with is no number of the factors' dtype."""
+    n = 300
+    a = (RNG.normal(size=(n, n)) + 30 * np.roll(np.eye(n), 100, 0)).astype(as_dtype("bfloat16"))
+    with on("emulated"):
+        p, lower, upper = L.lu(there(a))
+        lu, piv = L.lu_factor(there(a))
+        assert lower.dtype == lu.dtype == a.dtype and piv.dtype == np.int64
+        np.testing.assert_array_equal(piv.read(), L.lu_factor(a).piv.read())
+        product = p.read().astype("f8") @ lower.read().astype("f8") @ upper.read().astype("f8")
+        assert np.abs(product - a.astype("f8")).max() < 0.5
+        x = L.lu_solve((lu, piv), there(a)).read().astype("f8")
+        assert np.abs(x - np.eye(n)).max() < 0.1
+        x = L.solve(there(a), there(a)).read().astype("f8")
+        assert np.abs(x - np.eye(n)).max() < 0.01
+
+
+@needs_compiler
+def test_results_of_the_host_lie_where_the_operand_does() -> None:
+    a = square(4, 4)
+    with on("emulated"):
+        for call in (L.eig, L.eigvals, L.lu, lambda a: L.qr(a, pivoting=True)):
+            for one, other in zip(listed(call(there(a))), listed(call(a)), strict=True):
+                assert one.kind is md.DEVICE
+                np.testing.assert_allclose(one.read(), other.read(), atol=1e-13)
+        high = L.lu(there(square(4, 3)))
+        assert [x.shape for x in high] == [(4, 4), (4, 3), (3, 3)] and high.L.kind is md.DEVICE
 
 
 @needs_compiler
@@ -288,6 +374,11 @@ WRONG = [
         lambda a: L.cond(a, 1), lambda a: L.norm(a, 2, axis=(1, 2)), lambda a: L.matrix_power(a, -1),
         lambda a: L.eigh(np.eye(5), b=a), L.cholesky, lambda a: L.solve_triangular(a, a, lower=False),
     )),
+    (L.lu, holed()), (L.lu_factor, holed()), (L.expm, holed()), (L.expm, square(5, 4)),
+    (L.lu_factor, square(5, 5)[0]), (lambda a: L.lu_solve(L.lu_factor(a), a), singular()),
+    (lambda a: L.lu_solve(L.lu_factor(a), a[..., :3, :]), square(5, 5)),
+    (lambda a: L.lu_solve((a, np.arange(1, 6)), a), square(5, 5)),
+    (lambda a: L.lu_solve(L.lu_factor(np.eye(5)), a), holed()),
     (lambda a: L.cho_solve((a, True), a), square(5, 5) * (1 - np.eye(5))),
     (lambda a: L.solve_triangular(a, a, lower=True), square(5, 5) * (1 - np.eye(5))),
     (lambda a: F.fft(a, axis=2), square(4, 4)), (lambda a: F.fft(a, norm="other"), square(4, 4)),

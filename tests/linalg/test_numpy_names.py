@@ -1,0 +1,70 @@
+"""Arguments and dtypes of NumPy's functions: what they mean there they mean here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import ArgumentError
+
+L = md.linalg
+ORDERS = (None, 0, 1, 2, 3, 0.5, -1, np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "int32", "int64"])
+def test_norms_of_integers_do_not_overflow(dtype: str) -> None:
+    """Their squares, and the size of the least one, have no room in the dtype."""
+    least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x = np.array([[least, most, 1], [most, 1, most]]).astype(dtype)
+    cases: list[dict[str, Any]] = [{"ord": ord, "axis": 0} for ord in ORDERS]
+    cases += [{"ord": ord, "axis": (1, 0)} for ord in ("fro", "nuc", 1, -1, 2, np.inf)]
+    for options in (*cases, {}, {"keepdims": True}):
+        with np.errstate(all="ignore"):
+            found, expected = L.norm(x, **options), np.linalg.norm(x, **options)
+        assert found.dtype == expected.dtype == np.float64, options
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-14, err_msg=str(options))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3)])
+def test_the_largest_of_nothing_is_0(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, np.float32)
+    for ord in (1, 2, np.inf, "fro", "nuc"):
+        options: dict[str, Any] = {"ord": ord, "axis": (-2, -1), "keepdims": True}
+        found, expected = L.norm(x, **options), np.linalg.norm(x, **options)
+        assert found.shape == expected.shape and found.dtype == np.float32
+        assert not found.numpy().any()
+    assert L.norm(x, np.inf, axis=-1).shape == shape[:-1]
+
+
+def test_a_power_of_0_is_the_identity_whatever_a_matrix_holds() -> None:
+    for a in (np.full((2, 2), np.nan), np.full((3, 2, 2), np.inf), np.ones((2, 2), bool)):
+        found = L.matrix_power(a, 0)
+        assert found.dtype == a.dtype
+        np.testing.assert_array_equal(found.numpy(), np.linalg.matrix_power(a, 0))
+    x = md.variable("x", np.array([[2.0, np.inf], [0.0, 1.0]]))
+    (slope,) = md.grad(L.matrix_power(x, 0).sum(), [x])
+    np.testing.assert_array_equal(slope.eval().numpy(), np.zeros((2, 2)))
+
+
+def test_the_second_argument_of_a_rank_is_a_limit_itself() -> None:
+    a = np.diag([100.0, 1.0, 1e-3])
+    for tol in (1e-4, 0.5, np.float32(50), 0):
+        assert L.matrix_rank(a, tol).item() == np.linalg.matrix_rank(a, tol)
+    assert L.matrix_rank(a, rtol=0.5).item() == np.linalg.matrix_rank(a, rtol=0.5) == 1
+    x = md.variable("x", a)
+    assert L.matrix_rank(x, 0.5).eval().item() == 2
+    for wrong in (-1.0, "1", True, np.nan):
+        with pytest.raises(ArgumentError, match="matrix_rank: tol must be a number from 0"):
+            L.matrix_rank(a, wrong)
+    with pytest.raises(ArgumentError, match="matrix_rank: rtol must be a number from 0 to below 1"):
+        L.matrix_rank(a, rtol=1.5)
+    with pytest.raises(ArgumentError, match="matrix_rank: give tol or rtol, not both"):
+        L.matrix_rank(a, 0.5, rtol=0.5)
+
+
+def test_limits_may_be_numbers_of_numpy() -> None:
+    a = np.diag([1.0, 1e-3])
+    np.testing.assert_allclose(L.pinv(a, np.float32(0.1)).numpy(), np.diag([1.0, 0]), atol=1e-15)
