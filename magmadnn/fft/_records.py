@@ -55,6 +55,18 @@ def _call(name: str, x: Array, *sizes: Any, axes: Axes, norm: str) -> Array:
     return found
 
 
+def transformed_now(name: str, x: Array, size: Any, axis: Any, norm: str | None) -> Array:
+    """A transform of numbers that are known, along an axis or axes, which the library cuts or fills up."""
+    library, options = _library()
+    found: Array
+    if options:  # SciPy's says nothing of overflows
+        found = getattr(library, name)(x, size, axis, norm, **options)
+        return found
+    with np.errstate(all="ignore"):
+        found = getattr(library, name)(x, size, axis, norm)
+    return found
+
+
 def _stacked(call: StackedCall) -> Any:
     """Axes count from the end."""
     return call.again(call.operands)

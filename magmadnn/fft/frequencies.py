@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,7 @@ def rfftfreq(n: int, d: float = 1.0) -> Tensor:
 def _check(name: str, n: Any, d: Any) -> None:
     if not is_integer(n) or n < 1:
         raise ArgumentError(f"{name}: n must be an integer of at least 1, got {n!r}")
-    if not isinstance(d, (int, float)) or isinstance(d, bool) or d == 0 or not np.isfinite(d):
+    if not isinstance(d, Real) or isinstance(d, bool) or d == 0 or not isfinite(d):
         raise ArgumentError(f"{name}: d must be a finite number other than 0, got {d!r}")
 
 
@@ -52,7 +54,7 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
 
 
 def _shifted(name: str, x: Any, axes: Any, more: int) -> Any:
-    x = operand(name, x, "x")
+    given = x = operand(name, x, "x")
     axes = (
         range(x.ndim) if axes is None else (axes,) if not isinstance(axes, tuple | list) else axes
     )
@@ -65,4 +67,4 @@ def _shifted(name: str, x: Any, axes: Any, more: int) -> Any:
         if 0 < cut < size:
             parts = x[(*before, slice(cut, None))], x[(*before, slice(0, cut))]
             x = concat(list(parts), axis=axis)
-    return x
+    return x.copy() if x is given and isinstance(x, Tensor) else x  # memory of its own

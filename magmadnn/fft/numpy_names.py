@@ -12,14 +12,19 @@ from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.graph.spec import is_complex
-from magmadnn.memory import Kind
 from magmadnn.ops import cast
 from magmadnn.tensor import Operation, Tensor, asarray
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
-from ._records import back_transformed, filled, half_transformed, transformed
+from ._records import (
+    back_transformed,
+    filled,
+    half_transformed,
+    transformed,
+    transformed_now,
+)
 
-_HOST = (Kind.HOST, Kind.MANAGED)
 _NORMS = ("backward", "ortho", "forward")
 _where_it_lies = on_gpu("a", takes_complex=True)
 
@@ -105,10 +110,6 @@ def _settled(
 def _all(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
     x = as_complex(operand(name, x))
     axes, sizes, norm = _settled(name, x, s, axes, norm)
-    if s is None and type(x) is Tensor and x.kind in _HOST:  # an op's checks take longer than it
-        with np.errstate(all="ignore"):
-            found = transformed.numpy(x.read(), axes, norm, inverse)
-        return Tensor.wrap(found, x.kind, x.device)
     for axis, size in zip(axes, sizes, strict=True):
         x = filled(x, axis, size)
     return transformed(x, axes=axes, norm=norm, inverse=inverse)
@@ -131,6 +132,34 @@ def _back(name: str, x: Any, s: Any, axes: Any, norm: Any) -> Any:
     return back_transformed(x, axes=axes, norm=norm, n=sizes[-1])
 
 
+def _at_once(name: str, a: Any, size: Any, axis: Any, norm: Any) -> Tensor | None:
+    """The transform of an array, or a Tensor on the host; None for what has to be looked at.
+
+    Settling sizes and axes, and an op's checks, would take longer than a short transform.
+    """
+    at_once = known(a)
+    if at_once is None or not (norm is None or (type(norm) is str and norm in _NORMS)):
+        return None
+    (x,) = at_once.arrays
+    if not x.size or (name.startswith("rfft") and x.dtype.kind == "c"):
+        return None
+    if name[-1] == "t":  # along one axis
+        if type(axis) is not int:
+            return None
+        last, are_fine = axis, -x.ndim <= axis < x.ndim
+        are_fine = are_fine and (size is None or (type(size) is int and size > 0))
+    elif axis is None:
+        last, are_fine = -1, size is None and x.ndim > 0
+    else:
+        are_fine = size is None and type(axis) is tuple and all(type(k) is int for k in axis)
+        are_fine = are_fine and all(-x.ndim <= k < x.ndim for k in axis)
+        are_fine = are_fine and len({k % x.ndim for k in axis}) == len(axis) > 0
+        last = axis[-1] if are_fine else 0
+    if not are_fine or (size is None and name.startswith("irfft") and x.shape[last] < 2):
+        return None
+    return at_once.given(transformed_now(name, x, size, axis, norm))
+
+
 def _one(n: int | None) -> Sequence[int] | None:
     return None if n is None else (n,)
 
@@ -151,6 +180,8 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
         ShapeError: if there is no such axis, or it has no numbers.
         ArgumentError: if there is no such norm.
     """
+    if (found := _at_once("fft", a, n, axis, norm)) is not None:
+        return found
     return _all("fft", a, _one(n), (axis,), norm, False)
 
 
@@ -158,6 +189,8 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
 @_where_it_lies
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of `fft`: sum over k of a[k] exp(2 pi i j k / n), divided by n; see `fft`."""
+    if (found := _at_once("ifft", a, n, axis, norm)) is not None:
+        return found
     return _all("ifft", a, _one(n), (axis,), norm, True)
 
 
@@ -165,6 +198,8 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 @_where_it_lies
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The first n // 2 + 1 numbers of the transform of real ones, which say all; see `fft`."""
+    if (found := _at_once("rfft", a, n, axis, norm)) is not None:
+        return found
     return _half("rfft", a, _one(n), (axis,), norm)
 
 
@@ -172,6 +207,8 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 @_where_it_lies
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The n real numbers whose transform begins so, n even where it is left out: the inverse of `rfft`."""
+    if (found := _at_once("irfft", a, n, axis, norm)) is not None:
+        return found
     return _back("irfft", a, _one(n), (axis,), norm)
 
 
@@ -179,6 +216,8 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
 @_where_it_lies
 def fft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """`fft` along two axes; s gives their sizes."""
+    if (found := _at_once("fftn", a, s, axes, norm)) is not None:
+        return found
     return _all("fft2", a, s, axes, norm, False)
 
 
@@ -186,6 +225,8 @@ def fft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -
 @_where_it_lies
 def ifft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of `fft2`."""
+    if (found := _at_once("ifftn", a, s, axes, norm)) is not None:
+        return found
     return _all("ifft2", a, s, axes, norm, True)
 
 
@@ -193,6 +234,8 @@ def ifft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) 
 @_where_it_lies
 def rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """`rfft` along the last of two axes, then `fft` along the other."""
+    if (found := _at_once("rfftn", a, s, axes, norm)) is not None:
+        return found
     return _half("rfft2", a, s, axes, norm)
 
 
@@ -200,6 +243,8 @@ def rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) 
 @_where_it_lies
 def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
     """The inverse of `rfft2`."""
+    if (found := _at_once("irfftn", a, s, axes, norm)) is not None:
+        return found
     return _back("irfft2", a, s, axes, norm)
 
 
@@ -207,6 +252,8 @@ def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None)
 @_where_it_lies
 def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """`fft` along several axes, all where they are left out; s gives their sizes."""
+    if (found := _at_once("fftn", a, s, axes, norm)) is not None:
+        return found
     return _all("fftn", a, s, axes, norm, False)
 
 
@@ -214,6 +261,8 @@ def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> An
 @_where_it_lies
 def ifftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of `fftn`."""
+    if (found := _at_once("ifftn", a, s, axes, norm)) is not None:
+        return found
     return _all("ifftn", a, s, axes, norm, True)
 
 
@@ -221,6 +270,8 @@ def ifftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> A
 @_where_it_lies
 def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """`rfft` along the last of several axes, then `fft` along the others."""
+    if (found := _at_once("rfftn", a, s, axes, norm)) is not None:
+        return found
     return _half("rfftn", a, s, axes, norm)
 
 
@@ -228,4 +279,6 @@ def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> A
 @_where_it_lies
 def irfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
     """The inverse of `rfftn`."""
+    if (found := _at_once("irfftn", a, s, axes, norm)) is not None:
+        return found
     return _back("irfftn", a, s, axes, norm)

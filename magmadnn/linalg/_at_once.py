@@ -136,6 +136,72 @@ def solution_at_once(a: Array, b: Array, transpose: bool, of: str) -> Array | No
     return x
 
 
+def inverse_at_once(a: Array) -> Array | None:
+    """The inverse of one matrix of finite numbers, by getrf and getri of the transpose."""
+    if not _is_one(a) or lapack() is None:
+        return None
+    factors, exchanges, wrong = routine("getrf", a)(a.T)
+    if wrong:
+        return None
+    room = _room("getri", _LETTERS[a.dtype.char], len(a))
+    found, worse = routine("getri", a)(factors, exchanges, lwork=room, overwrite_lu=1)
+    return None if worse else found.T
+
+
+def substituted_at_once(factors: Array, exchanges: Array, b: Array, way: int) -> Array | None:
+    """Solutions by L and U of one matrix that are given, and right sides [n] or [n, k], by getrs."""
+    if not _fits(factors, b) or exchanges.shape != b.shape[:1]:
+        return None
+    x, wrong = routine("getrs", factors)(factors, exchanges, _columns_of(b), trans=way)
+    return None if wrong else x.reshape(b.shape)
+
+
+def cholesky_solved_at_once(factor: Array, b: Array, lower: bool) -> Array | None:
+    """Solutions by the Cholesky factor of one matrix, and right sides [n] or [n, k], by potrs."""
+    if not _fits(factor, b):
+        return None
+    x, wrong = routine("potrs", factor)(factor, _columns_of(b), lower=int(lower))
+    return None if wrong else x.reshape(b.shape)
+
+
+def _fits(factors: Array, b: Array) -> bool:
+    """Whether LAPACK solves by the factors of one matrix: finite, without a 0 on their diagonal."""
+    return (
+        lapack() is not None
+        and _is_one(factors)
+        and b.dtype == factors.dtype
+        and 0 < b.ndim < 3
+        and factors.shape == (len(b), len(b))
+        and bool(b.size)
+        and bool(factors.diagonal().all())
+        and is_finite(factors)
+        and is_finite(b)
+    )
+
+
+def _columns_of(b: Array) -> Array:
+    return b[:, None] if b.ndim == 1 else b
+
+
+def least_squares_at_once(a: Array, b: Array, limit: float) -> tuple[Array, Array, int] | None:
+    """The shortest x with the least |a x - b| of one matrix, its singular values and rank, by gelsd."""
+    if lapack() is None or not (_is_one(a) and _is_one(b)) or a.dtype != b.dtype:
+        return None
+    (m, n), letter = a.shape, _LETTERS[a.dtype.char]
+    right = np.zeros((max(m, n), b.shape[1]), a.dtype, order="F")
+    right[:m] = b
+    rooms = _rooms_of_gelsd(letter, m, n, b.shape[1])
+    x, s, rank, wrong = routine("gelsd", a)(a, right, *rooms, cond=limit, overwrite_b=1)
+    return None if wrong else (x[:n], s, int(rank))
+
+
+@lru_cache(maxsize=256)
+def _rooms_of_gelsd(letter: str, m: int, n: int, k: int) -> list[int]:
+    """How many numbers of each kind it wants to work in."""
+    *rooms, _ = getattr(lapack(), f"{letter}gelsd_lwork")(m, n, k)
+    return [int(room.real) for room in rooms]
+
+
 # --- one matrix: the routines that NumPy calls, of SciPy's library, without NumPy's way to them ------------
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.node import Node
-from magmadnn.graph.op import Array
 from magmadnn.graph.signature import axes_text, shape_text
-from magmadnn.memory import Kind
 from magmadnn.tensor import Operation, Tensor, asarray
 
 _KNOWN = (Node, Operation, Tensor)
-_HOST = (Kind.HOST, Kind.MANAGED)
 
 
 def operand(name: str, argument: str, value: Any, axes: int = 0) -> Any:
@@ -81,34 +78,6 @@ def _check_axes(name: str, argument: str, made: Any, axes: int) -> None:
             f"{name}: {argument} has {axes_text(made.ndim)}, shape {shape_text(made.shape)}, expected "
             f"{axes} or more: a matrix, or a stack of them"
         )
-
-
-class Known:
-    """Operands whose values lie in the host's memory, computed with as arrays: Tensors between take time.
-
-    Attributes:
-        arrays: the values.
-    """
-
-    def __init__(self, operands: Sequence[Any]) -> None:
-        self.arrays = [x if type(x) is np.ndarray else x.read() for x in operands]
-        first = next((x for x in operands if isinstance(x, Tensor)), None)
-        self._place = (Kind.MANAGED, 0) if first is None else (first.kind, first.device)
-
-    def given(self, found: Array) -> Tensor:
-        """A result as what the function gives; it has memory of its own."""
-        return Tensor.wrap(found, *self._place)
-
-
-def known(*operands: Any) -> Known | None:
-    """The values of arrays and Tensors of matrices of the four usual dtypes; None if one is anything else."""
-    for x in operands:
-        if type(x) is np.ndarray:
-            if x.dtype.char not in "fdFD" or not x.dtype.isnative:
-                return None
-        elif type(x) is not Tensor or x.kind not in _HOST or x.dtype.char not in "fdFD":
-            return None
-    return Known(operands)
 
 
 def truth(name: str, argument: str, value: Any) -> bool:

@@ -28,6 +28,7 @@ from magmadnn.ops import abs as abs_
 from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal, where
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import eigen_at_once, is_finite
@@ -42,7 +43,7 @@ from ._matrices import (
     truth_values,
     with_diagonal,
 )  # fmt: skip
-from ._operands import EighResult, known, operand, refuse_unless_square
+from ._operands import EighResult, operand, refuse_unless_square
 from .elimination import scipy_lapack
 from .factorisation import factor_of_b
 from .triangular import solve_triangular
@@ -60,10 +61,10 @@ def _refuse_unless_finite(name: str, argument: str, a: Array, lower: bool) -> No
         refuse_unless_finite(name, argument, np.tril(a) if lower else np.triu(a))
 
 
-def _by_numpy(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...]:
+def _by_numpy(a: Array, lower: bool, vectors: bool, name: str = "eigh") -> tuple[Array, ...]:
     """Eigenvalues and eigenvectors, or eigenvalues alone."""
     if not is_finite(a):
-        _refuse_unless_finite("eigh", "a", a, lower)
+        _refuse_unless_finite(name, "a", a, lower)
     elif (found := eigen_at_once(a, lower, vectors)) is not None:
         return found
     try:
@@ -73,7 +74,7 @@ def _by_numpy(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...]:
             return tuple(np.linalg.eigh(a, "L" if lower else "U"))
     except np.linalg.LinAlgError:
         raise NumericError(
-            "eigh: the eigenvalues of a did not converge; scale it, or look for numbers near the largest"
+            f"{name}: the eigenvalues of a did not converge; scale it, or look for numbers near the largest"
         ) from None
 
 
@@ -211,22 +212,24 @@ def eigh(
         ShapeError: if it is not square.
         ArgumentError: for numbers outside 0 ... n - 1, or in the wrong order.
     """
-    a, lower = operand("eigh", "a", a, 2), _is_lower("eigh", UPLO)
+    lower = _is_lower("eigh", UPLO)
+    if b is None and subset_by_index is None and (at_once := known(a)) is not None and a.ndim > 1:
+        refuse_unless_square("eigh", "a", a)
+        return EighResult(*map(at_once.given, _by_numpy(at_once.arrays[0], lower, True)))
+    a = operand("eigh", "a", a, 2)
     refuse_unless_square("eigh", "a", a)
     if b is not None:
         return _generalised(a, lower, operand("eigh", "b", b, 2), subset_by_index)
     wanted = None if subset_by_index is None else _subset(a, subset_by_index)
     if wanted is not None and isinstance(a, Tensor) and a.ndim == 2 and scipy_lapack() and len(a):
         return _only(a, lower, wanted)
-    if wanted is None and (at_once := known(a)) is not None:
-        return EighResult(*map(at_once.given, _by_numpy(at_once.arrays[0], lower, True)))
     both = symmetric_eigen(a, lower=lower, vectors=True)
     found = EighResult(real(both[..., 0, :]), transposed(both[..., 1:, :]))
     return found if wanted is None else _part(found, wanted)
 
 
 def _subset(a: Any, wanted: Sequence[int]) -> slice:
-    n, numbers = a.shape[-1], tuple(wanted)
+    n, numbers = a.shape[-1], tuple(wanted) if isinstance(wanted, Sequence) else ()
     if len(numbers) != 2 or not all(map(is_integer, numbers)):
         raise ArgumentError(
             f"eigh: subset_by_index must be two integers, the first and the last, got {wanted!r}"
@@ -292,7 +295,11 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
         NumericError: if a matrix holds NaN or infinity, or its eigenvalues do not converge.
         ShapeError: if it is not square.
     """
-    a, lower = operand("eigvalsh", "a", a, 2), _is_lower("eigvalsh", UPLO)
+    lower = _is_lower("eigvalsh", UPLO)
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        refuse_unless_square("eigvalsh", "a", a)
+        return at_once.given(_by_numpy(at_once.arrays[0], lower, False, "eigvalsh")[0])
+    a = operand("eigvalsh", "a", a, 2)
     refuse_unless_square("eigvalsh", "a", a)
     if isinstance(a, Tensor):
         _refuse_unless_finite("eigvalsh", "a", a.read(), lower)

@@ -64,6 +64,9 @@ def scipy_lapack() -> Any:
 def by_lapack(a: Array) -> tuple[Array, Array]:
     """What `eliminated` gives, matrix by matrix."""
     function = scipy_lapack().get_lapack_funcs(("getrf",), (a,))[0]
+    if a.ndim == 2:
+        one, exchanges, _ = function(a)
+        return one, exchanges.astype(np.int64)
     factors = np.empty(a.shape, a.dtype)
     pivots = np.empty((*a.shape[:-2], min(a.shape[-2:])), np.int64)
     for index in np.ndindex(a.shape[:-2]):

@@ -31,9 +31,10 @@ from magmadnn.ops import (
     where,
 )
 from magmadnn.ops import sum as sum_
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
-from ._at_once import solution_at_once
+from ._at_once import inverse_at_once, is_finite, solution_at_once
 from ._matrices import (
     adjoint,
     by_ascent,
@@ -43,7 +44,7 @@ from ._matrices import (
     refuse_unless_finite,
     transposed,
 )
-from ._operands import SlogdetResult, known, operand, operands, refuse_unless_square
+from ._operands import SlogdetResult, operand, operands, refuse_unless_square
 from .elimination import (
     eliminated,
     exchanging,
@@ -187,6 +188,8 @@ def inv(a: Any) -> Any:
     if (at_once := known(a)) is not None and a.ndim > 1:
         (values,) = at_once.arrays
         refuse_unless_square("inv", "a", values)
+        if is_finite(values) and (found := inverse_at_once(values)) is not None:
+            return at_once.given(found)
         one = np.eye(a.shape[-1], dtype=values.dtype)
         return at_once.given(solved.compute([values, one], {"transpose": False, "of": "inv"}))
     a = operand("inv", "a", a, 2)
@@ -214,8 +217,10 @@ def _signs_and_pivots(a: Any) -> tuple[Any, Any]:
 
 def _det_numpy(a: Array) -> Array:
     (a,) = computed(a)
-    refuse_unless_finite("det", "a", a)
-    return np.asarray(np.linalg.det(a))
+    if not is_finite(a):
+        refuse_unless_finite("det", "a", a)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.linalg.det(a))
 
 
 def _det(a: Any) -> Any:
@@ -311,6 +316,9 @@ def det(a: Any) -> Any:
         NumericError: if a matrix holds NaN or infinity; for the gradient, if one is singular.
         ShapeError: if it is not square.
     """
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        refuse_unless_square("det", "a", a)
+        return at_once.given(_det_numpy(at_once.arrays[0]))
     a = operand("det", "a", a, 2)
     refuse_unless_square("det", "a", a)
     return determinant(a)
@@ -327,6 +335,12 @@ def slogdet(a: Any) -> SlogdetResult:
         NumericError: if a matrix holds NaN or infinity; for the gradient, if one is singular.
         ShapeError: if it is not square.
     """
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        refuse_unless_square("slogdet", "a", a)
+        (values,) = at_once.arrays
+        if not is_finite(values):
+            refuse_unless_finite("slogdet", "a", values)
+        return SlogdetResult(*map(at_once.given, np.linalg.slogdet(values)))
     a = operand("slogdet", "a", a, 2)
     refuse_unless_square("slogdet", "a", a)
     both = log_determinant(a)

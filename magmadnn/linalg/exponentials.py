@@ -18,8 +18,10 @@ from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
 from magmadnn.tensor import Tensor
 from magmadnn.tensor.eager.operands import lies_on_gpu
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
+from ._at_once import is_finite
 from ._matrices import computed, in_single, refuse_unless_finite, transposed
 from ._operands import operand, refuse_unless_square
 from .equations import solved
@@ -33,9 +35,10 @@ _MOST_SQUARES = 40  # exponentials of what wants more overflow, but for rare one
 
 def _exp_numpy(a: Array) -> Array:
     (a,) = computed(a)
-    refuse_unless_finite("expm", "a", a)
+    if not is_finite(a):
+        refuse_unless_finite("expm", "a", a)
     if not a.size:
-        return a
+        return a.copy()
     return np.asarray(scipy_linalg("expm").expm(a))
 
 
@@ -160,6 +163,9 @@ def expm(a: Any) -> Any:
         ShapeError: if it is not square.
         MissingExtraError: if SciPy is not installed.
     """
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        refuse_unless_square("expm", "a", a)
+        return at_once.given(_exp_numpy(at_once.arrays[0]))
     a = operand("expm", "a", a, 2)
     refuse_unless_square("expm", "a", a)
     if isinstance(a, Tensor) and lies_on_gpu(a.memory) and (count := _squares(a)) is not None:

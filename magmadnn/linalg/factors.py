@@ -12,11 +12,18 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
+from magmadnn.memory import Kind
 from magmadnn.ops import broadcast_to, cast, concat, conj, expand_dims, greater, squeeze, where
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
-from ._at_once import factors_at_once, is_finite
+from ._at_once import (
+    cholesky_solved_at_once,
+    factors_at_once,
+    is_finite,
+    substituted_at_once,
+)
 from ._matrices import computed, places_of, refuse_unless_finite, transposed, triangle
 from ._operands import operand, operands, refuse_unless_square, truth
 from .elimination import (
@@ -173,6 +180,8 @@ def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
         raise ArgumentError("lu_solve: the first argument must be the pair that lu_factor gives")
     if trans not in (0, 1, 2):
         raise ArgumentError(f"lu_solve: trans must be 0, 1 or 2, got {trans!r}")
+    if (found := _substituted_now(*lu_and_piv, b, int(trans))) is not None:
+        return found
     lu, piv = (
         operand("lu_solve", "lu_and_piv", x, axes)
         for x, axes in zip(lu_and_piv, (2, 1), strict=True)
@@ -181,6 +190,22 @@ def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
         raise ArgumentError("lu_solve: the factors must be arrays or Tensors, not Operations")
     refuse_unless_square("lu_solve", "lu", lu)
     return _solved(lu, _rows_of(lu, piv), operand("lu_solve", "b", b, 1), int(trans))
+
+
+def _substituted_now(lu: Any, piv: Any, b: Any, way: int) -> Tensor | None:
+    """The solutions of one matrix on the host; None for what `lu_solve` has to look at itself."""
+    at_once = known(lu, b)
+    if at_once is None or type(piv) not in (Tensor, np.ndarray) or piv.dtype.kind not in "iu":
+        return None
+    if type(piv) is Tensor and piv.kind not in (Kind.HOST, Kind.MANAGED):
+        return None
+    exchanges = piv if type(piv) is np.ndarray else piv.read()
+    if exchanges.ndim != 1 or not exchanges.size or exchanges.min() < 0:
+        return None
+    if exchanges.max() >= len(exchanges):
+        return None
+    x = substituted_at_once(at_once.arrays[0], exchanges, at_once.arrays[1], way)
+    return None if x is None else at_once.given(x)
 
 
 def _rows_of(lu: Tensor, piv: Tensor) -> Array:
@@ -247,6 +272,11 @@ def cho_solve(c_and_lower: Any, b: Any) -> Any:
             "cho_solve: the first argument must be a factor and True or False: (L, True)"
         )
     factor, lower = c_and_lower
+    if (at_once := known(factor, b)) is not None and isinstance(lower, bool):
+        triangle_of, right = at_once.arrays
+        found = cholesky_solved_at_once(triangle_of, right, lower)
+        if found is not None:
+            return at_once.given(found)
     factor, b = operands("cho_solve", ("c", factor, 2), ("b", b, 1))
     refuse_unless_square("cho_solve", "c", factor)
     right = expand_dims(b, -1) if b.ndim == 1 else b

@@ -8,6 +8,7 @@ import numpy as np
 
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.op import Array
 from magmadnn.graph.signature import axes_text, is_integer, shape_text
 from magmadnn.graph.spec import is_complex
 from magmadnn.ops import abs as abs_
@@ -28,14 +29,15 @@ from magmadnn.ops import max as max_
 from magmadnn.ops import min as min_
 from magmadnn.ops import sum as sum_
 from magmadnn.tensor import Tensor
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite
 from ._matrices import refuse_unless_finite
-from ._operands import operand, operands, refuse_unless_square
+from ._operands import operand, operands, refuse_unless_square, truth
 from .equations import inverse
 from .least_squares import is_number, settled_rcond
-from .singular_values import values_of
+from .singular_values import singular_now, values_of
 
 _INF = float("inf")
 
@@ -62,6 +64,13 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     Raises:
         ArgumentError: if there is no such ord or axis.
     """
+    keepdims = truth("norm", "keepdims", keepdims)
+    if isinstance(ord, (bool, np.bool)) or (isinstance(ord, float) and ord != ord):
+        raise ArgumentError(f"norm: ord must be a number, a name of a norm or None, got {ord!r}")
+    if (at_once := known(x)) is not None:
+        found = _norm_at_once(at_once.arrays[0], ord, axis, keepdims)
+        if found is not None:
+            return at_once.given(found)
     x = operand("norm", "x", x)
     dtype = np.dtype(np.float64) if x.dtype.kind in "iub" else x.dtype
     if is_complex(dtype):
@@ -69,6 +78,19 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     # squares of integers and of half precision overflow
     wide = cast(x, dtype if dtype.itemsize > 2 else np.dtype(np.float32))
     return cast(_norm(wide, ord, axis, keepdims), dtype)
+
+
+def _norm_at_once(x: Array, ord: Any, axis: Any, keepdims: bool) -> Any:
+    """The same by NumPy; None for what `norm` has to look at itself."""
+    if axis is not None or ord is not None:
+        axes = _axes(x, ord, tuple(range(x.ndim)) if axis is None else axis)
+        if len(axes) == 2 and (ord is None or isinstance(ord, str) or ord in (1, -1, _INF, -_INF)):
+            if ord not in (None, "fro", 1, -1, _INF, -_INF):
+                return None
+        elif len(axes) != 1 or not (ord is None or isinstance(ord, (int, float))):
+            return None
+    with np.errstate(all="ignore"):
+        return np.linalg.norm(x, ord, axis if axis is None or is_integer(axis) else axes, keepdims)
 
 
 def _norm(x: Any, ord: Any, axis: Any, keepdims: bool) -> Any:
@@ -164,6 +186,11 @@ def cond(x: Any, p: Any = None) -> Any:
         ShapeError: if it has no elements, or is not square and p is not 2 or -2.
         ArgumentError: if there is no norm p.
     """
+    if p is None and (at_once := known(x)) is not None and x.ndim > 1 and x.size:
+        s = singular_now(at_once.arrays[0], False, False, "cond", "x")[0]
+        with np.errstate(all="ignore"):
+            found = np.where(s[..., -1] == 0, _INF, s[..., 0] / s[..., -1]).astype(s.dtype)
+        return at_once.given(found)
     x = operand("cond", "x", x, 2)
     if 0 in x.shape[-2:]:
         raise ShapeError(
@@ -174,6 +201,10 @@ def cond(x: Any, p: Any = None) -> Any:
         above, below = (s[..., -1], s[..., 0]) if p == -2 else (s[..., 0], s[..., -1])
         none = equal(below, 0)
         return where(none, _INF, above / where(none, 1, below))
+    if not isinstance(p, (int, float, str)) or p not in (1, -1, _INF, -_INF, "fro", "nuc"):
+        raise ArgumentError(
+            f'cond: p must be None, "fro", "nuc", 1, -1, 2, -2, inf or -inf, got {p!r}'
+        )
     refuse_unless_square("cond", "x", x)
     if isinstance(x, Tensor) and not is_finite(values := x.read()):
         refuse_unless_finite("cond", "x", values)
@@ -201,6 +232,10 @@ def matrix_rank(a: Any, tol: float | None = None, *, rtol: float | None = None) 
         if not is_number(tol) or not tol >= 0:
             raise ArgumentError(f"matrix_rank: tol must be a number from 0, got {tol!r}")
     relative = settled_rcond("matrix_rank", a, rtol, "rtol")
+    if (at_once := known(a)) is not None and a.size:
+        values = singular_now(at_once.arrays[0], False, False, "matrix_rank")[0]
+        least = values[..., :1] * relative if tol is None else float(tol)
+        return at_once.given(np.count_nonzero(values > least, axis=-1))
     s = values_of("matrix_rank", "a", a)
     largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0.0
     limit = largest * relative if tol is None else float(tol)
@@ -228,6 +263,8 @@ def matrix_power(a: Any, n: int) -> Any:
         return matrix_power(inverse(a, of="matrix_power"), -n)
     if n == 0:
         return where(np.False_, a, np.eye(a.shape[-1], dtype=a.dtype))  # whatever a holds
+    if n == 1 and isinstance(a, Tensor):
+        return a.copy()  # results have memory of their own
     found, square = None, a
     while n:
         if n & 1:

@@ -26,11 +26,13 @@ from magmadnn.memory.dtypes import limits_of
 from magmadnn.ops import conj, expand_dims, greater, matmul, real, reciprocal, squeeze, where
 from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
+from ._at_once import is_finite, least_squares_at_once
 from ._matrices import adjoint, by_ascent, computed, in_single, refuse_unless_finite
 from ._operands import operand, operands
-from .singular_values import parts_of, singular, svdvals
+from .singular_values import parts_of, singular, singular_now, svdvals
 
 
 def _inverted(s: Any, rcond: float) -> Any:
@@ -39,9 +41,9 @@ def _inverted(s: Any, rcond: float) -> Any:
     return where(kept, reciprocal(where(kept, s, 1)), 0)
 
 
-def _known(a: Array, rcond: float) -> tuple[Array, Array, Array]:
-    """U, 1 / S and V^T by NumPy."""
-    u, s, v = np.linalg.svd(a, full_matrices=False)
+def _known(a: Array, rcond: float, name: str) -> tuple[Array, Array, Array]:
+    """U, 1 / S and V^T of matrices that are known."""
+    u, s, v = singular_now(a, True, False, name)
     kept = s > rcond * s.max(-1, keepdims=True, initial=0)
     return u, np.where(kept, 1 / np.where(kept, s, 1), 0).astype(s.dtype), v
 
@@ -51,8 +53,7 @@ def _known(a: Array, rcond: float) -> tuple[Array, Array, Array]:
 
 def _pinv_numpy(a: Array, rcond: float) -> Array:
     (a,) = computed(a)
-    refuse_unless_finite("pinv", "a", a)
-    u, s, v = _known(a, rcond)
+    u, s, v = _known(a, rcond, "pinv")
     return np.asarray(
         np.swapaxes(v.conj(), -1, -2) * s[..., None, :] @ np.swapaxes(u.conj(), -1, -2)
     )
@@ -106,6 +107,9 @@ def pinv(a: Any, rcond: float | None = None) -> Any:
     Raises:
         NumericError: if a matrix holds NaN or infinity.
     """
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        limit = settled_rcond("pinv", a, rcond)
+        return at_once.given(_pinv_numpy(at_once.arrays[0], limit))
     a = operand("pinv", "a", a, 2)
     return pseudo_inverse(a, rcond=settled_rcond("pinv", a, rcond))
 
@@ -142,7 +146,7 @@ def _numpy(a: Array, b: Array, rcond: float) -> Array:
     a, b = computed(a, b)
     refuse_unless_finite("lstsq", "a", a)
     refuse_unless_finite("lstsq", "b", b)
-    u, s, v = _known(a, rcond)
+    u, s, v = _known(a, rcond, "lstsq")
     turned = np.swapaxes(u.conj(), -1, -2)
     return np.asarray(np.swapaxes(v.conj(), -1, -2) @ (s[..., None] * (turned @ b)))
 
@@ -189,6 +193,25 @@ fitted: Op = Op(
 takes_complex(pseudo_inverse, fitted)
 
 
+def _at_once(a: Array, b: Array, rcond: float | None) -> tuple[Any, ...] | None:
+    """What `lstsq` gives of one matrix; None for what it has to look at itself."""
+    if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
+        return None
+    if not (is_finite(a) and is_finite(b)):
+        return None
+    right = b[:, None] if b.ndim == 1 else b
+    found = least_squares_at_once(a, right, settled_rcond("lstsq", a, rcond))
+    if found is None:
+        return None
+    x, s, rank = found
+    with np.errstate(all="ignore"):
+        left = a @ x - right
+        residuals = (left.real**2 + left.imag**2).sum(0)
+    if b.ndim == 1:
+        x, residuals = x[:, 0], residuals[0]
+    return x, residuals, np.int64(rank), s
+
+
 @checked_call
 @on_gpu("a", "b")
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
@@ -208,6 +231,10 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
         NumericError: if an operand holds NaN or infinity.
         ShapeError: if the sizes do not fit.
     """
+    if (at_once := known(a, b)) is not None:
+        found = _at_once(at_once.arrays[0], at_once.arrays[1], rcond)
+        if found is not None:
+            return LstsqResult(*map(at_once.given, found))
     a, b = operands("lstsq", ("a", a, 2), ("b", b, 1))
     limit = settled_rcond("lstsq", a, rcond)
     right = expand_dims(b, -1) if b.ndim == 1 else b

@@ -27,6 +27,7 @@ from magmadnn.graph.spec import Spec, is_complex
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
 from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite, reflections_at_once
@@ -42,7 +43,7 @@ from ._matrices import (
     transposed,
     triangle,
 )
-from ._operands import QRResult, known, operand, truth
+from ._operands import QRResult, operand, truth
 from .triangular import solve_triangular
 
 _WHY = "what is made of reflections has gradients of its own"
@@ -249,14 +250,13 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     """
     if mode not in ("reduced", "complete", "r"):
         raise ArgumentError(f'qr: mode must be "reduced", "complete" or "r", got {mode!r}')
-    a = operand("qr", "a", a, 2)
     if truth("qr", "pivoting", pivoting):
-        return _pivoted(a, mode)
-    m = a.shape[-2]
-    if (at_once := known(a)) is not None:
+        return _pivoted(operand("qr", "a", a, 2), mode)
+    if (at_once := known(a)) is not None and a.ndim > 1:
         q, r = map(at_once.given, _by_numpy(at_once.arrays[0], mode == "complete"))
         return r if mode == "r" else QRResult(q, r)
-    both = decomposed(a, full=mode == "complete")
+    a = operand("qr", "a", a, 2)
+    m, both = a.shape[-2], decomposed(a, full=mode == "complete")
     r = transposed(both[..., m:, :])
     return r if mode == "r" else QRResult(both[..., :m, :], r)
 

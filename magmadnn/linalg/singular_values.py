@@ -27,6 +27,7 @@ from magmadnn.memory.dtypes import limits_of
 from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor
+from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite, singular_at_once
@@ -41,7 +42,7 @@ from ._matrices import (
     truth_values,
     with_diagonal,
 )
-from ._operands import SVDResult, known, operand, truth
+from ._operands import SVDResult, operand, truth
 
 
 def _sizes(shape: Any, full: bool) -> tuple[Any, Any, Any, Any]:
@@ -58,10 +59,12 @@ def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> An
     return (*leading, 1, k + m * left + right * n if attributes["vectors"] else k)
 
 
-def _by_numpy(a: Array, vectors: bool, full: bool) -> tuple[Array, ...]:
-    """U, S and V^H, or S alone."""
+def singular_now(
+    a: Array, vectors: bool, full: bool, name: str = "svd", argument: str = "a"
+) -> tuple[Array, ...]:
+    """U, S and V^H of matrices that are known, or S alone; errors name a function and its argument."""
     if not is_finite(a):
-        refuse_unless_finite("svd", "a", a)
+        refuse_unless_finite(name, argument, a)
     if (found := singular_at_once(a, vectors, full)) is not None:
         return found
     try:
@@ -71,13 +74,14 @@ def _by_numpy(a: Array, vectors: bool, full: bool) -> tuple[Array, ...]:
             return tuple(np.linalg.svd(a, full_matrices=full))
     except np.linalg.LinAlgError:
         raise NumericError(
-            "svd: the singular values of a did not converge; scale it, or look for numbers near the largest"
+            f"{name}: the singular values of {argument} did not converge; scale it, or look for numbers near "
+            "the largest"
         ) from None
 
 
 def _numpy(a: Array, vectors: bool, full: bool) -> Array:
     (a,) = computed(a)
-    found = _by_numpy(a, vectors, full)
+    found = singular_now(a, vectors, full)
     if not vectors:
         return found[0][..., None, :].astype(a.dtype, copy=False)
     u, s, v = found
@@ -212,12 +216,12 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     Raises:
         NumericError: if a matrix holds NaN or infinity, or its singular values do not converge.
     """
-    a = operand("svd", "a", a, 2)
     full = truth("svd", "full_matrices", full_matrices)
     if not truth("svd", "compute_uv", compute_uv):
-        return svdvals(a)
-    if (at_once := known(a)) is not None:
-        return SVDResult(*map(at_once.given, _by_numpy(at_once.arrays[0], True, full)))
+        return values_of("svd", "a", operand("svd", "a", a, 2))
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        return SVDResult(*map(at_once.given, singular_now(at_once.arrays[0], True, full)))
+    a = operand("svd", "a", a, 2)
     return SVDResult(*parts_of(singular(a, vectors=True, full=full), a.shape, full))
 
 
@@ -229,11 +233,15 @@ def svdvals(a: Any) -> Any:
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.
     """
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        return at_once.given(singular_now(at_once.arrays[0], False, False, "svdvals")[0])
     return values_of("svdvals", "a", operand("svdvals", "a", a, 2))
 
 
 def values_of(name: str, argument: str, a: Any) -> Any:
     """The singular values of a function's operand, whose errors name both."""
+    if (at_once := known(a)) is not None:
+        return at_once.given(singular_now(at_once.arrays[0], False, False, name, argument)[0])
     if isinstance(a, Tensor) and not is_finite(values := a.read()):
         refuse_unless_finite(name, argument, values)
     return real(singular(a, vectors=False, full=False)[..., 0, :])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, MagmaDNNError
 
 L = md.linalg
 ORDERS = (None, 0, 1, 2, 3, 0.5, -1, np.inf, -np.inf)
@@ -68,3 +68,54 @@ def test_the_second_argument_of_a_rank_is_a_limit_itself() -> None:
 def test_limits_may_be_numbers_of_numpy() -> None:
     a = np.diag([1.0, 1e-3])
     np.testing.assert_allclose(L.pinv(a, np.float32(0.1)).numpy(), np.diag([1.0, 0]), atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda a: L.matrix_power(a, 1), md.fft.fftshift, md.fft.ifftshift]
+)
+def test_results_have_memory_of_their_own(call: Any) -> None:
+    """Also those that have all values of an operand in their places."""
+    for given in (np.full((1, 1), 2.0), md.asarray(np.full((1, 1), 2.0))):
+        call(given)[...] = 7
+        assert np.asarray(given).item() == 2
+
+
+WRONG = {
+    "norm ord": (
+        lambda a: L.norm(a, np.nan), "norm: ord must be a number, a name of a norm or None, got nan",
+    ),
+    "norm truth": (
+        lambda a: L.norm(a, True), "norm: ord must be a number, a name of a norm or None, got True",
+    ),
+    "norm keepdims": (lambda a: L.norm(a, keepdims=3), "norm: keepdims must be True or False, got 3"),
+    "cond": (
+        lambda a: L.cond(a, 3), 'cond: p must be None, "fro", "nuc", 1, -1, 2, -2, inf or -inf, got 3',
+    ),
+    "subset": (
+        lambda a: L.eigh(a, subset_by_index=1),
+        "eigh: subset_by_index must be two integers, the first and the last, got 1",
+    ),
+    "preconditioner": (
+        lambda a: L.cg(a, np.ones(3), preconditioner="jacobi"),
+        "cg: preconditioner must be numbers: got str",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_name_the_function_and_the_argument(name: str) -> None:
+    call, text = WRONG[name]
+    with pytest.raises(MagmaDNNError) as raised:
+        call(np.eye(3))
+    assert str(raised.value) == text
+
+
+def test_lists_are_matrices_for_iterative_solvers_too() -> None:
+    rows = [[4.0, 1.0], [1.0, 3.0]]
+    for solver in (L.cg, L.gmres):
+        found = solver(rows, [1.0, 2.0], rtol=1e-12, preconditioner=[[0.25, 0], [0, 1 / 3]])
+        np.testing.assert_allclose(np.asarray(found.x), np.linalg.solve(rows, [1.0, 2.0]))
+
+
+def test_distances_of_frequencies_may_be_numbers_of_numpy() -> None:
+    np.testing.assert_array_equal(md.fft.fftfreq(4, np.float32(0.5)), np.fft.fftfreq(4, 0.5))

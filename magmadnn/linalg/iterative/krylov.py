@@ -101,6 +101,7 @@ class _Given:
                 f"{name}: takes arrays and Tensors, not Operations; md.linalg.solve has gradients"
             )
         right = numbers(name, "b", b)
+        a = numbers(name, "a", a) if isinstance(a, list | tuple) else a
         self.device = lies_on_device(right)
         self._number = right.device
         self.n = _size(name, a, right)
@@ -131,6 +132,8 @@ class _Given:
             a = a.to_scipy()
         if hasattr(a, "matvec"):
             return a
+        if not hasattr(a, "shape"):  # a list, or no matrix
+            a = numbers(self._name, argument, a)
         if tuple(a.shape) != (self.n, self.n):
             raise ShapeError(
                 f"{self._name}: {argument} must be {self.n} x {self.n}, got shape {tuple(a.shape)}"
