@@ -16,7 +16,7 @@ _MODES = ("full", "same", "valid")
 
 
 @checked_call
-@on_gpu("a", "v", takes_complex=True)
+@on_gpu("a", "v")
 def convolve(a: Any, v: Any, mode: str = "full", axis: int = -1) -> Any:
     """Y[k] = sum over j of a[j] v[k - j] along an axis, as np.convolve's; other axes broadcast.
 

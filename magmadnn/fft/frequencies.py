@@ -40,14 +40,14 @@ def _check(name: str, n: Any, d: Any) -> None:
 
 
 @checked_call
-@on_gpu("x", takes_complex=True)
+@on_gpu("x")
 def fftshift(x: Any, axes: Any = None) -> Any:
     """Places exchanged so that frequency 0 is in the middle, along axes (all where they are left out)."""
     return _shifted("fftshift", x, axes, 1)
 
 
 @checked_call
-@on_gpu("x", takes_complex=True)
+@on_gpu("x")
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """The inverse of `fftshift`, from which it differs for odd sizes."""
     return _shifted("ifftshift", x, axes, 0)

@@ -26,7 +26,7 @@ from ._records import (
 )
 
 _NORMS = ("backward", "ortho", "forward")
-_where_it_lies = on_gpu("a", takes_complex=True)
+_where_it_lies = on_gpu("a")
 
 
 def operand(name: str, x: Any, argument: str = "a") -> Any:

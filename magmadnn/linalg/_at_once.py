@@ -39,7 +39,8 @@ def routine(name: str, a: Array) -> Any:
 def is_finite(x: Array) -> bool:
     """Whether all numbers are; a sum of squares says so in a third of the time, unless it overflows."""
     if (
-        x.dtype.char in _LETTERS
+        type(x) is np.ndarray
+        and x.dtype.char in _LETTERS
         and x.flags.forc
         and math.isfinite(abs(np.vdot(line := x.reshape(-1, order="A"), line)))
     ):
@@ -206,7 +207,13 @@ def _rooms_of_gelsd(letter: str, m: int, n: int, k: int) -> list[int]:
 
 
 def _is_one(a: Array) -> bool:
-    return a.ndim == 2 and bool(a.size) and a.dtype.char in _LETTERS and a.dtype.isnative
+    return (
+        isinstance(a, np.ndarray)
+        and a.ndim == 2
+        and bool(a.size)
+        and a.dtype.char in _LETTERS
+        and a.dtype.isnative
+    )
 
 
 @lru_cache(maxsize=256)

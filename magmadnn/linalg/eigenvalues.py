@@ -32,6 +32,7 @@ from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import eigen_at_once, is_finite
+from ._elsewhere import failures_of
 from ._matrices import (
     adjoint,
     as_stacks,
@@ -68,9 +69,9 @@ def _by_numpy(a: Array, lower: bool, vectors: bool, name: str = "eigh") -> tuple
     elif (found := eigen_at_once(a, lower, vectors)) is not None:
         return found
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), failures_of(a):
             if not vectors:
-                return (np.asarray(np.linalg.eigvalsh(a, "L" if lower else "U")),)
+                return (np.linalg.eigvalsh(a, "L" if lower else "U"),)
             return tuple(np.linalg.eigh(a, "L" if lower else "U"))
     except np.linalg.LinAlgError:
         raise NumericError(

@@ -26,6 +26,7 @@ from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
 
+from ._elsewhere import factored, lies_elsewhere, substituted
 from ._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
 
 _LARGE = 32  # rows from which on a call for each matrix is faster
@@ -42,6 +43,8 @@ def _numpy(a: Array) -> Array:
     """By LAPACK where SciPy is installed, else column by column."""
     (a,) = computed(a)
     refuse_unless_finite("lu_factor", "a", a)
+    if lies_elsewhere(a) and a.size:
+        return factored(a)
     if not (a.size and scipy_lapack()):
         return packed(*eliminated(a))
     function = scipy_lapack().get_lapack_funcs(("getrf",), (a,))[0]
@@ -165,6 +168,8 @@ def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
         np.swapaxes(factors[..., 1:, :], -1, -2),
     )
     refuse_singular(of, both)
+    if lies_elsewhere(both) and both.size and b.size:
+        return substituted(both, exchanges, b, transpose)
     leading = np.broadcast_shapes(both.shape[:-2], b.shape[:-2])
     if both.size and b.size and _one_by_one(leading, both.shape[-1]) and scipy_lapack():
         return _substituted(both, exchanges, b, leading, transpose)

@@ -11,6 +11,7 @@ from magmadnn.calls import checked_call
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
+from magmadnn.graph.spec import is_complex
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import broadcast_to, cast, concat, expand_dims, greater, matmul, where
@@ -101,7 +102,7 @@ def _by_squares(a: Any, count: int) -> Any:
 def _squared(a: Any, count: int) -> Any:
     if a.dtype.kind in "iub":
         a = cast(a, "float64")
-    order, limit = _ORDERS[a.dtype.name]
+    order, limit = _order_of(a)
     sizes = expand_dims(expand_dims(_norms(a), -1), -1)
     # of a stack each matrix has as many squares as it needs: more would cost digits
     needed = [None if a.ndim == 2 else greater(sizes, limit * 2.0**k) for k in range(count)]
@@ -113,6 +114,12 @@ def _squared(a: Any, count: int) -> Any:
         square = matmul(found, found)
         found = square if is_needed is None else where(is_needed, square, found)
     return found
+
+
+def _order_of(a: Any) -> tuple[int, float]:
+    """The order of Pade's approximation in a dtype, and the largest norm that it takes."""
+    is_double = a.dtype.kind in "iub" or a.dtype.itemsize == (16 if is_complex(a.dtype) else 8)
+    return _ORDERS["float64" if is_double else "float32"]
 
 
 def _pade(a: Any, c: list[float]) -> tuple[Any, Any]:
@@ -143,10 +150,9 @@ def _largest(a: Any) -> Any:
 
 def _squares(a: Tensor) -> int | None:
     """How often the largest of matrices in a GPU's memory is halved; None for what the host computes."""
-    if not a.size or a.dtype.kind in "c":
+    if not a.size:
         return None
-    largest = float(_largest(a))
-    limit = _ORDERS["float64" if a.dtype.kind in "iub" or a.dtype.itemsize == 8 else "float32"][1]
+    largest, limit = float(_largest(a)), _order_of(a)[1]
     if not np.isfinite(largest):
         return None
     return next((k for k in range(_MOST_SQUARES) if largest <= limit * 2.0**k), None)

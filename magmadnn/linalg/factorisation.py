@@ -16,6 +16,7 @@ from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import conj, matmul
 
 from ._at_once import factor_at_once
+from ._elsewhere import failures_of, lies_elsewhere
 from ._matrices import adjoint, as_stacks, by_ascent, computed, half_lower, matrix_name
 from .triangular import solve_triangular
 
@@ -23,8 +24,11 @@ from .triangular import solve_triangular
 def _numpy(a: Array, function: str = "cholesky", operand: str = "a") -> Array:
     (a,) = computed(a)
     try:
-        return np.linalg.cholesky(a)
+        with failures_of(a):
+            return np.linalg.cholesky(a)
     except np.linalg.LinAlgError:
+        if lies_elsewhere(a):
+            raise NumericError(f"{function}: {operand} is not positive definite") from None
         return _one_by_one(a, function, operand)
 
 

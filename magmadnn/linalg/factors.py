@@ -11,9 +11,19 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
+from magmadnn.graph.spec import is_complex, is_floating
 from magmadnn.memory import Kind
-from magmadnn.ops import broadcast_to, cast, concat, conj, expand_dims, greater, squeeze, where
+from magmadnn.ops import (
+    broadcast_to,
+    cast,
+    concat,
+    conj,
+    expand_dims,
+    greater,
+    real,
+    squeeze,
+    where,
+)
 from magmadnn.tensor import Tensor, asarray
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
@@ -106,7 +116,7 @@ def lu_factor(a: Any) -> LUFactors:
     if isinstance(values, Node):
         both = lu_factored(_in_library_dtype(values))
         factors = cast(transposed(both[..., 1:, :]), _dtype_of(values))
-        return LUFactors(factors, cast(both[..., 0, :], "int64"))
+        return LUFactors(factors, cast(real(both[..., 0, :]), "int64"))
     return LUFactors(*_given(a, *_factors(values)))
 
 
@@ -158,8 +168,12 @@ def _triangles(a: Node) -> LUResult:
     exchanges = lu_solved(concat([both[..., :1, :], ones], axis=-2), one, transpose=False, of="lu")
     rows, columns = places_of(factors)
     lower = where(greater(rows, columns), factors, one)
-    found = exchanges, lower, triangle(factors, lower=False)
-    return LUResult(*(cast(x, _dtype_of(a)) for x in found))
+    dtype = _dtype_of(a)
+    return LUResult(
+        cast(real(exchanges), dtype.type(0).real.dtype if is_complex(dtype) else dtype),
+        cast(lower, dtype),
+        cast(triangle(factors, lower=False), dtype),
+    )
 
 
 @checked_call

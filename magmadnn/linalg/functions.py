@@ -276,7 +276,7 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 @checked_call
-@on_gpu("a", "b", takes_complex=True)
+@on_gpu("a", "b")
 def kron(a: Any, b: Any) -> Any:
     """Kronecker's product: b times each element of a, [..., m p, n q] of [..., m, n] and [..., p, q].
 

@@ -31,6 +31,7 @@ from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite, reflections_at_once
+from ._elsewhere import failures_of
 from ._matrices import (
     adjoint,
     as_stacks,
@@ -150,7 +151,7 @@ def _by_numpy(a: Array, full: bool) -> tuple[Array, Array]:
         refuse_unless_finite("qr", "a", a)
     if (found := reflections_at_once(a, full)) is not None:
         return found
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), failures_of(a):
         q, r = np.linalg.qr(a, "complete" if full else "reduced")
     return q, r
 

@@ -31,6 +31,7 @@ from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite, singular_at_once
+from ._elsewhere import failures_of
 from ._matrices import (
     adjoint,
     as_stacks,
@@ -68,7 +69,7 @@ def singular_now(
     if (found := singular_at_once(a, vectors, full)) is not None:
         return found
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), failures_of(a):
             if not vectors:
                 return (np.linalg.svd(a, compute_uv=False),)
             return tuple(np.linalg.svd(a, full_matrices=full))

@@ -24,6 +24,7 @@ from magmadnn.graph.transforms.stacking import elementwise
 from magmadnn.ops import matmul, swapaxes
 
 from ._at_once import triangle_at_once
+from ._elsewhere import lies_elsewhere, triangle_solved
 from ._matrices import as_stacks, computed, matrix_name, triangle, truth_values
 
 
@@ -42,6 +43,9 @@ def _check_diagonal(a: Array) -> None:
 def _numpy(a: Array, b: Array, lower: bool, transpose: bool) -> Array:
     """Substitution, row by row: NumPy has no function for it."""
     a, b = computed(a, b)
+    if lies_elsewhere(a) and a.size and b.size:
+        _check_diagonal(a)
+        return triangle_solved(a, b, lower, transpose)
     leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     x = np.array(np.broadcast_to(b, (*leading, *b.shape[-2:])))
     if not x.size:

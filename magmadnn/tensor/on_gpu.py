@@ -31,7 +31,7 @@ class _Operand:
 _OPERAND = _Operand()
 
 
-def on_gpu(*names: str, finite: bool = False, takes_complex: bool = False) -> Callable[[F], F]:
+def on_gpu(*names: str, finite: bool = False) -> Callable[[F], F]:
     """A function of arrays whose eager calls run where their operands lie, if that is a GPU.
 
     The first Tensor says where: results are in memory of its kind, on its device. Other arrays, and Tensors
@@ -41,7 +41,6 @@ def on_gpu(*names: str, finite: bool = False, takes_complex: bool = False) -> Ca
     Args:
         *names: arguments that may be arrays, or tuples with some.
         finite: whether operands with NaN or infinity are the host's.
-        takes_complex: whether programs have functions for complex numbers; else those are the host's too.
     """
 
     def decorated(function: F) -> F:
@@ -53,7 +52,7 @@ def on_gpu(*names: str, finite: bool = False, takes_complex: bool = False) -> Ca
                 bound = taken.bind(*args, **named).arguments  # a TypeError as that of the function
                 given = _Call.of(function, bound, names)
                 if given is not None:
-                    return given.computed(finite, takes_complex)
+                    return given.computed(finite)
             return function(*args, **named)
 
         return call  # type: ignore[return-value]  # of the same signature
@@ -111,13 +110,13 @@ class _Call:
             return None
         return cls(function, marked, names, operands, first)
 
-    def computed(self, finite: bool, takes_complex: bool) -> Any:
+    def computed(self, finite: bool) -> Any:
         """The results, in memory like that of the first Tensor; by the host where programs cannot."""
         known = tuple((k, _known(v)) for k, v in self.arguments.items())
         place = self.first.kind, self.first.device
         results = PROGRAMS.call(
             (self.function, known), self.operands, place, self._traced,
-            finite=finite, takes_complex=takes_complex,
+            finite=finite,
         )  # fmt: skip
         if results is not None:
             return _formed(holding_results(results), results.form)

@@ -479,8 +479,7 @@ def _computed_there(
     known = tuple((name, type(value), value) for name, value in attributes.items())
     is_library = op.kind is OpKind.LIBRARY  # which may pass NaN on; the host refuses it
     trace = lambda nodes: Traced([op(*nodes, **attributes)], None)  # noqa: E731
-    how = {"finite": is_library, "takes_complex": not is_library}
-    results = PROGRAMS.call((op, known), operands, place, trace, **how)
+    results = PROGRAMS.call((op, known), operands, place, trace, finite=is_library)
     return None if results is None else holding_results(results)[0]
 
 

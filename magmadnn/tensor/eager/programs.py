@@ -13,7 +13,7 @@ from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.backends.cuda import device_engine, device_memory
 from magmadnn.errors import DeviceError, MagmaDNNError, OutOfMemoryError
 from magmadnn.graph.node import Node, placeholder
-from magmadnn.graph.spec import Spec, is_complex
+from magmadnn.graph.spec import Spec
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.ops.movement import copy
@@ -122,7 +122,6 @@ class Programs:
         trace: Trace,
         *,
         finite: bool = False,
-        takes_complex: bool = False,
     ) -> Results | None:
         """The results of a call, computed on a device; None where the host has to compute.
 
@@ -132,7 +131,6 @@ class Programs:
             place: kind of memory of the results, and number of the device.
             trace: makes the results of nodes of the operands; None for what programs cannot do.
             finite: whether the host computes with operands that are not finite.
-            takes_complex: whether programs can compute with complex ones.
         """
         kind, device = place
         try:
@@ -143,8 +141,6 @@ class Programs:
             fed = [given(x, device) for x in operands]
             known = [x for x in fed if x is not None]
             if len(known) < len(fed):
-                return None
-            if not takes_complex and any(is_complex(x.values.dtype) for x in known):
                 return None
             key = what, device_memory(device), device_engine(device), tuple(x.key for x in known)
             with self._turn(device):
@@ -174,7 +170,7 @@ class Programs:
             try:
                 found = self._results(program, program.runner, fed, kind, device)
                 break
-            except OutOfMemoryError:
+            except (OutOfMemoryError, MemoryError):  # the other library's is Python's
                 self._shrink(device, 0)
                 if is_last:
                     return None

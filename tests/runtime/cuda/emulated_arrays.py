@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 
-class ForeignArray:
+class ForeignArray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that NumPy's functions take, and give, through the protocols for other libraries."""
 
     __array_priority__ = 100.0
@@ -28,11 +28,28 @@ class ForeignArray:
             return ForeignArray(np.array(*arguments))  # `like` one of these: a copy from the host
         return _wrapped(function(*_own(arguments), **options))
 
+    def __bool__(self) -> bool:
+        return bool(self._array)
+
+    def __float__(self) -> float:
+        return float(self._array)
+
+    def __int__(self) -> int:
+        return int(self._array)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_wrapped, self._array)
+
     def get(self) -> np.ndarray:
         """A copy as NumPy's."""
         return self._array.copy()
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__array_"):  # CuPy's have no such door to their memory
+            raise AttributeError(name)
         found = getattr(self._array, name)
         if not callable(found):
             return _wrapped(found)
@@ -47,6 +64,8 @@ class ForeignArray:
 
 
 def _wrapped(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_wrapped, value))
     return ForeignArray(value) if isinstance(value, np.ndarray | np.generic) else value
 
 

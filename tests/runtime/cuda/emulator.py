@@ -541,7 +541,11 @@ class Emulator:
         """Do all that was launched."""
         with self.lock:
             while self.queue:
-                self.queue.pop(0)()
+                try:
+                    self.queue.pop(0)()
+                except BaseException:  # as CuPy's functions raise where they are called
+                    self.queue.clear()
+                    raise
 
     def wait_for_all(self) -> None:
         """Do all that was launched, also in lanes."""

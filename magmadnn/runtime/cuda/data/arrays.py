@@ -72,9 +72,13 @@ def look_at(array: OnDevice, fault: int) -> None:
 
 
 def _finite_launches(array: OnDevice, fault: int) -> list[Launch]:
-    if array.dtype.name not in ("float32", "float64", *HALVES):
+    if array.dtype.kind == "c":  # two numbers beside each other
+        parts = array.dtype.type(0).real.dtype.name, 2 * array.size, array.place
+    elif array.dtype.name in ("float32", "float64", *HALVES):
+        parts = array.dtype.name, array.size, array.place
+    else:
         return []
-    return [look_finite(fault, [(array.dtype.name, array.size, array.place)])]
+    return [look_finite(fault, [parts])]
 
 
 def _within_launches(array: OnDevice, fault: int, end: int) -> list[Launch]:

@@ -78,7 +78,7 @@ def computed(node: Node, operands: Sequence[Any], attributes: Mapping[str, Any])
         with np.errstate(all="ignore"):
             found = op.numpy(*operands, **attributes)
             return found if found.dtype == node.dtype else found.astype(node.dtype)
-    except (TypeError, AttributeError, NotImplementedError, ValueError) as error:
+    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError) as error:
         if isinstance(error, MagmaDNNError):
             raise
         on_host = [x.get() if hasattr(x, "get") else x for x in operands]  # CuPy's name for a copy

@@ -1,0 +1,103 @@
+"""Eager calls of factors and exponentials in a GPU's memory, and what of them the host computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import MagmaDNNError, NumericError
+from magmadnn.memory.dtypes import as_dtype
+from magmadnn.tensor.eager.programs import Programs
+from tests.runtime.cuda.devices import on
+from tests.runtime.cuda.test_eager_calls import (
+    RNG,
+    WORD,
+    counted,
+    few_kernels,
+    kept,
+    listed,
+    needs_compiler,
+    square,
+    there,
+)  # fmt: skip
+
+__all__ = ["few_kernels", "kept"]  # fixtures
+L = md.linalg
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64"])
+def test_exponentials_have_as_many_squares_as_each_matrix_needs(
+    dtype: str, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of skew matrices, whose exponentials turn vectors: no digits are lost, whatever is beside them."""
+    half = RNG.normal(size=(4, 6, 6))
+    a = half - half.swapaxes(-1, -2)
+    a *= np.array([1e-6, 0.3, 4.0, 60.0 if dtype != "float16" else 8.0])[:, None, None]
+    a = np.round(a).astype(dtype) if dtype == "int64" else a.astype(dtype)
+    eps = {"float32": 1.2e-7, "float16": 1e-3}.get(dtype, 2.3e-16)
+    with on("emulated"):
+        for values in (a, a[0], a[3]):
+            operand = there(values)
+            L.expm(operand)
+            copies = counted(monkeypatch)
+            found = L.expm(operand)
+            assert max(copies, default=0) <= WORD
+            wanted = L.expm(md.asarray(values))
+            assert (found.dtype, found.shape, found.kind) == (wanted.dtype, wanted.shape, md.DEVICE)
+            for one, other, matrix in zip(
+                found.read().reshape(-1, *values.shape[-2:]),
+                wanted.read().reshape(-1, *values.shape[-2:]),
+                values.reshape(-1, *values.shape[-2:]),
+                strict=True,
+            ):
+                bound = 20 * eps * max(1, np.abs(matrix.astype("f8")).sum(0).max(initial=0))
+                assert np.abs(one.astype("f8") - other.astype("f8")).max(initial=0) <= bound
+    assert len(kept) == 5  # of norms by shapes, of exponentials by numbers of squares as well
+
+
+def test_exponentials_that_a_gpu_does_not_find_are_the_hosts() -> None:
+    """Those of norms that no squares lead to, and what is wrong."""
+    skew = np.array([[0.0, 1e14], [-1e14, 0.0]])
+    with on("emulated"):
+        np.testing.assert_allclose(
+            L.expm(there(skew)).read(), L.expm(skew).read(), rtol=1e-12, atol=1e-300
+        )
+        for shape in ((0, 3, 3), (2, 0, 0)):
+            empty = L.expm(there(np.zeros(shape, "float32")))
+            assert (empty.shape, empty.dtype.name, empty.kind) == (shape, "float32", md.DEVICE)
+        with pytest.raises(NumericError, match=r"expm: a\[1\] holds nan at \[0, 1\]"):
+            L.expm(there(np.stack([np.eye(2), np.array([[1.0, np.nan], [0, 1]])])))
+        with pytest.raises(MagmaDNNError, match="expm: a must be square"):
+            L.expm(there(np.ones((2, 3))))
+
+
+@needs_compiler
+def test_factors_of_more_rows_than_half_precision_counts() -> None:
+    """Which row each was exchanged with is no number of the factors' dtype."""
+    n = 300
+    a = (RNG.normal(size=(n, n)) + 30 * np.roll(np.eye(n), 100, 0)).astype(as_dtype("bfloat16"))
+    with on("emulated"):
+        p, lower, upper = L.lu(there(a))
+        lu, piv = L.lu_factor(there(a))
+        assert lower.dtype == lu.dtype == a.dtype and piv.dtype == np.int64
+        np.testing.assert_array_equal(piv.read(), L.lu_factor(a).piv.read())
+        product = p.read().astype("f8") @ lower.read().astype("f8") @ upper.read().astype("f8")
+        assert np.abs(product - a.astype("f8")).max() < 0.5
+        x = L.lu_solve((lu, piv), there(a)).read().astype("f8")
+        assert np.abs(x - np.eye(n)).max() < 0.1
+        x = L.solve(there(a), there(a)).read().astype("f8")
+        assert np.abs(x - np.eye(n)).max() < 0.01
+
+
+@needs_compiler
+def test_results_of_the_host_lie_where_the_operand_does() -> None:
+    a = square(4, 4)
+    with on("emulated"):
+        for call in (L.eig, L.eigvals, L.lu, lambda a: L.qr(a, pivoting=True)):
+            for one, other in zip(listed(call(there(a))), listed(call(a)), strict=True):
+                assert one.kind is md.DEVICE
+                np.testing.assert_allclose(one.read(), other.read(), atol=1e-13)
+        high = L.lu(there(square(4, 3)))
+        assert [x.shape for x in high] == [(4, 4), (4, 3), (3, 3)] and high.L.kind is md.DEVICE
