@@ -166,7 +166,12 @@ class PCA:
         self.explained_variance_, self.explained_variance_ratio_ = variance[:k], ratio[:k]
         self.singular_values_ = s[:k]
         rest = min(v.shape[1], rows) - k
-        self.noise_variance_ = max(total - float(variance[:k].sum()), 0.0) / rest if rest else 0.0
+        left = float(
+            variance[k:].sum()
+        )  # the total less the others would have their rounding errors
+        if len(variance) < rest + k:
+            left = max(total - float(variance[:k].sum()), 0.0)
+        self.noise_variance_ = left / rest if rest else 0.0
         self.n_components_, self.n_samples_, self.n_features_in_ = k, rows, v.shape[1]
 
     def _wanted(self, most: int, ratio: Floats) -> int:

@@ -52,6 +52,12 @@ def test_components(whiten: bool, k: Any, solver: str) -> None:
     assert ours.transform(X.astype(np.float32)).dtype == np.float32
 
 
+def test_what_is_left_out_may_be_far_smaller() -> None:
+    x = np.random.default_rng(3).normal(size=(12, 3)) * [1e8, 1e-3, 1e-4]
+    ours = md.analytics.PCA(1, svd_solver="full").fit(x)
+    alike(ours, decomposition.PCA(1, svd_solver="full").fit(x), "noise_variance_", atol=0)
+
+
 def test_components_of_a_memory_map_and_of_parts(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     stored = np.load(tmp_path / "x.npy", mmap_mode="r")
