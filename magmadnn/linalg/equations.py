@@ -18,6 +18,7 @@ from magmadnn.ops import (
     cast,
     conj,
     equal,
+    exp,
     expand_dims,
     imag,
     log,
@@ -224,8 +225,15 @@ def _det_numpy(a: Array) -> Array:
 
 
 def _det(a: Any) -> Any:
+    """The product of pivots; where it overflows, or gives 0, by logarithms, as NumPy's.
+
+    What comes out may be of usual size where the first pivots are large and the last small.
+    """
     signs, pivots = _signs_and_pivots(a)
-    return signs * prod(pivots, axis=-1)
+    found = signs * prod(pivots, axis=-1)
+    direction, size = _polar(signs, pivots)
+    is_number = where(equal(found, 0), False, equal(found - found, 0))  # not of infinity
+    return where(is_number, found, direction * cast(exp(size), found.dtype))
 
 
 def _det_vjp(g: Any, y: Any, a: Any) -> Any:
@@ -265,16 +273,19 @@ def _slogdet_numpy(a: Array) -> Array:
     return np.stack(np.linalg.slogdet(a), -1)
 
 
-def _slogdet(a: Any) -> Any:
-    signs, pivots = _signs_and_pivots(a)
+def _polar(signs: Any, pivots: Any) -> tuple[Any, Any]:
+    """The direction of a product of pivots, of size 1 or 0, and the logarithm of its size."""
     sizes = abs_(pivots)
-    if is_complex(a.dtype):
+    if is_complex(pivots.dtype):
         directions = where(equal(sizes, 0), 0, pivots / where(equal(sizes, 0), 1, sizes))
     else:
         directions = sign(pivots)
-    logarithms = sum_(log(sizes), axis=-1)
-    found = signs * prod(directions, axis=-1)
-    return stack([found, cast(logarithms, found.dtype)], axis=-1)
+    return signs * prod(directions, axis=-1), sum_(log(sizes), axis=-1)
+
+
+def _slogdet(a: Any) -> Any:
+    direction, size = _polar(*_signs_and_pivots(a))
+    return stack([direction, cast(size, direction.dtype)], axis=-1)
 
 
 def _slogdet_rule(g: Any, y: Any, a: Any) -> Any:

@@ -28,7 +28,7 @@ from magmadnn.ops import (
 from magmadnn.ops import max as max_
 from magmadnn.ops import min as min_
 from magmadnn.ops import sum as sum_
-from magmadnn.tensor import Tensor
+from magmadnn.tensor import Tensor, asarray
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
@@ -206,9 +206,17 @@ def cond(x: Any, p: Any = None) -> Any:
             f'cond: p must be None, "fro", "nuc", 1, -1, 2, -2, inf or -inf, got {p!r}'
         )
     refuse_unless_square("cond", "x", x)
-    if isinstance(x, Tensor) and not is_finite(values := x.read()):
-        refuse_unless_finite("cond", "x", values)
+    if isinstance(x, Tensor):
+        if not is_finite(values := x.read()):
+            refuse_unless_finite("cond", "x", values)
+        x = asarray(_near_1(values)) if values.dtype.char in "fdFD" else x
     return norm(x, p, axis=(-2, -1)) * norm(inverse(x, of="cond"), p, axis=(-2, -1))
+
+
+def _near_1(x: Array) -> Array:
+    """Matrices over powers of 2 near their largest numbers: conditions are the same, and do not overflow."""
+    largest = np.abs(x).max((-2, -1), keepdims=True)
+    return np.asarray(x / np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1)))))
 
 
 @checked_call

@@ -9,6 +9,9 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import ArgumentError, MagmaDNNError
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.runtime import Executable
 
 L = md.linalg
 ORDERS = (None, 0, 1, 2, 3, 0.5, -1, np.inf, -np.inf)
@@ -119,3 +122,28 @@ def test_lists_are_matrices_for_iterative_solvers_too() -> None:
 
 def test_distances_of_frequencies_may_be_numbers_of_numpy() -> None:
     np.testing.assert_array_equal(md.fft.fftfreq(4, np.float32(0.5)), np.fft.fftfreq(4, 0.5))
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_determinants_whose_first_pivots_alone_overflow(executor: Any) -> None:
+    for dtype in ("float32", "float64", "complex64"):
+        large = 1e30 if dtype != "float64" else 1e300
+        diagonals = (
+            (large, -large, 1 / large, 2 / large), (1 / large, 1 / large, large, large),
+            (large, large, 1.0, 0.0), (1.0, -2.0, 3.0, 4.0),
+        )  # fmt: skip
+        stack = np.stack([np.diag(one) for one in diagonals]).astype(dtype)
+        x = placeholder("x", Spec(stack.shape, stack.dtype))
+        (found,) = Executable([L.det(x)], executor=executor).run({x: stack})
+        np.testing.assert_allclose(
+            found, [-2, 1, 0, -24], rtol=1e-4 if dtype != "float64" else 1e-12
+        )
+        assert executor == "reference" or found[-1] == -24  # a product where it has room
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-200, 1e200, 1e300])
+def test_conditions_do_not_depend_on_the_size_of_numbers(scale: float) -> None:
+    a = np.array([[2.0, 1.0], [-1.0, 3.0]])
+    for p in (1, -1, np.inf, "fro", "nuc"):
+        expected = np.linalg.cond(a, p)
+        np.testing.assert_allclose(L.cond(np.stack([a, a * scale]), p).numpy(), expected, rtol=1e-9)
