@@ -41,11 +41,20 @@ def _inverted(s: Any, rcond: float) -> Any:
     return where(kept, reciprocal(where(kept, s, 1)), 0)
 
 
-def _known(a: Array, rcond: float, name: str) -> tuple[Array, Array, Array]:
-    """U, 1 / S and V^T of matrices that are known."""
+def _known(a: Array, rcond: float, name: str) -> tuple[Array, Array, Array, Array]:
+    """U, 1 / S, V^T and S of matrices that are known."""
     u, s, v = singular_now(a, True, False, name)
     kept = s > rcond * s.max(-1, keepdims=True, initial=0)
-    return u, np.where(kept, 1 / np.where(kept, s, 1), 0).astype(s.dtype), v
+    with np.errstate(all="ignore"):
+        inverse = np.where(kept, 1 / np.where(kept, s, 1), 0).astype(s.dtype)
+    return u, inverse, v, s
+
+
+def _shortest(u: Array, inverse: Array, v: Array, b: Array) -> Array:
+    """V (1 / S) U^H b."""
+    with np.errstate(all="ignore"):
+        turned = np.swapaxes(u.conj(), -1, -2) @ b
+        return np.asarray(np.swapaxes(v.conj(), -1, -2) @ (inverse[..., None] * turned))
 
 
 # --- pinv -----------------------------------------------------------------------------------------
@@ -53,10 +62,10 @@ def _known(a: Array, rcond: float, name: str) -> tuple[Array, Array, Array]:
 
 def _pinv_numpy(a: Array, rcond: float) -> Array:
     (a,) = computed(a)
-    u, s, v = _known(a, rcond, "pinv")
-    return np.asarray(
-        np.swapaxes(v.conj(), -1, -2) * s[..., None, :] @ np.swapaxes(u.conj(), -1, -2)
-    )
+    u, inverse, v, _ = _known(a, rcond, "pinv")
+    with np.errstate(all="ignore"):
+        scaled = np.swapaxes(v.conj(), -1, -2) * inverse[..., None, :]
+        return np.asarray(scaled @ np.swapaxes(u.conj(), -1, -2))
 
 
 def _pinv(a: Any, rcond: float) -> Any:
@@ -146,9 +155,7 @@ def _numpy(a: Array, b: Array, rcond: float) -> Array:
     a, b = computed(a, b)
     refuse_unless_finite("lstsq", "a", a)
     refuse_unless_finite("lstsq", "b", b)
-    u, s, v = _known(a, rcond, "lstsq")
-    turned = np.swapaxes(u.conj(), -1, -2)
-    return np.asarray(np.swapaxes(v.conj(), -1, -2) @ (s[..., None] * (turned @ b)))
+    return _shortest(*_known(a, rcond, "lstsq")[:3], b)
 
 
 def _decomposed(a: Any, b: Any, rcond: float) -> Any:
@@ -194,22 +201,32 @@ takes_complex(pseudo_inverse, fitted)
 
 
 def _at_once(a: Array, b: Array, rcond: float | None) -> tuple[Any, ...] | None:
-    """What `lstsq` gives of one matrix; None for what it has to look at itself."""
-    if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
-        return None
-    if not (is_finite(a) and is_finite(b)):
-        return None
+    """What `lstsq` gives of values that fit; None for what it has to look at itself."""
     right = b[:, None] if b.ndim == 1 else b
-    found = least_squares_at_once(a, right, settled_rcond("lstsq", a, rcond))
-    if found is None:
+    if a.ndim < 2 or right.ndim < 2 or a.shape[-2] != right.shape[-2] or not (a.size and b.size):
         return None
-    x, s, rank = found
+    ones = all(1 in sizes or sizes[0] == sizes[1] for sizes in _leading(a, right))
+    if not (ones and is_finite(a) and is_finite(b)):
+        return None
+    limit = settled_rcond("lstsq", a, rcond)
+    found = least_squares_at_once(a, right, limit)
+    if found is None:
+        u, inverse, v, s = _known(a, limit, "lstsq")
+        x = _shortest(u, inverse, v, right)
+        rank: Any = np.count_nonzero(inverse, axis=-1)
+    else:
+        x, s, rank = found
     with np.errstate(all="ignore"):
         left = a @ x - right
-        residuals = (left.real**2 + left.imag**2).sum(0)
+        residuals = (left.real**2 + left.imag**2).sum(-2)
     if b.ndim == 1:
-        x, residuals = x[:, 0], residuals[0]
-    return x, residuals, np.int64(rank), s
+        x, residuals = x[..., 0], residuals[..., 0]
+    return x, residuals, np.asarray(rank, np.int64), s
+
+
+def _leading(a: Array, b: Array) -> Iterable[tuple[int, int]]:
+    """Sizes of the leading axes of two stacks, side by side from the last one on."""
+    return zip(a.shape[-3::-1], b.shape[-3::-1], strict=False)
 
 
 @checked_call

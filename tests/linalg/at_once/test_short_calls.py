@@ -169,3 +169,26 @@ def test_what_is_wrong_is_named(name: str) -> None:
     with pytest.raises(NumericError) as raised:
         call()
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(("left", "right"), [((3,), (3,)), ((3,), ()), ((), (3,)), ((2, 1), (3,))])
+def test_least_squares_of_stacks_decompose_once(
+    left: tuple[int, ...], right: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = RNG.normal(size=(*left, 6, 4)), RNG.normal(size=(*right, 6, 2))
+    a[..., 3] = a[..., 0]
+    count: list[int] = []
+    svd = np.linalg.svd
+    monkeypatch.setattr(np.linalg, "svd", lambda *x, **named: count.append(1) or svd(*x, **named))
+    x, rest, rank, s = map(np.asarray, L.lstsq(a, b))
+    assert len(count) == bool(left) and (rank == 3).all() and rank.shape == left
+    np.testing.assert_allclose(x, np.linalg.pinv(a, 1e-12) @ b, atol=1e-12)
+    np.testing.assert_allclose(rest, (np.abs(a @ x - b) ** 2).sum(-2), rtol=1e-10)
+    np.testing.assert_allclose(s, np.linalg.svdvals(a), atol=1e-13)
+    if not right:
+        np.testing.assert_allclose(np.asarray(L.lstsq(a, b[:, 0]).x), x[..., 0], atol=1e-13)
+
+
+def test_pseudo_inverses_that_have_no_room_warn_nobody() -> None:
+    """Numbers of theirs are beyond the largest."""
+    assert not np.isfinite(np.asarray(L.pinv(np.diag([1e-310, 1e-311])))).all()
