@@ -59,7 +59,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         keepdims: whether these axes stay, with size 1.
 
     Returns:
-        Of the dtype of x, float64 for integers. The largest of no numbers is 0, as NumPy's.
+        Of the dtype of x, float64 for integers. The largest of no numbers is 0, as NumPy's. Where a norm has
+        no gradient, at 0, it gets 0.
 
     Raises:
         ArgumentError: if there is no such ord or axis.
@@ -95,7 +96,7 @@ def _norm_at_once(x: Array, ord: Any, axis: Any, keepdims: bool) -> Any:
 
 def _norm(x: Any, ord: Any, axis: Any, keepdims: bool) -> Any:
     if axis is None and ord is None:
-        found = sqrt(sum_(abs_(x) * abs_(x)))
+        found = _root(sum_(abs_(x) * abs_(x)))
         return reshape(found, (1,) * x.ndim) if keepdims else found
     if axis is None:
         axis = tuple(range(x.ndim))
@@ -147,10 +148,19 @@ def _vector_norm(x: Any, ord: Any, axis: Any, keepdims: bool) -> Any:
     if ord == 1:
         return sum_(size, **options)
     if ord == 2:
-        return sqrt(sum_(size * size, **options))
+        return _root(sum_(size * size, **options))
     if isinstance(ord, (int, float)) and not isinstance(ord, bool):
-        return power(sum_(power(size, float(ord)), **options), 1.0 / ord)
+        none = equal(size, 0)
+        powers = where(none, 0.0 if ord > 0 else _INF, power(where(none, 1, size), float(ord)))
+        return _root(sum_(powers, **options), ord)
     raise ArgumentError(f"norm: ord of a vector must be a number, inf or -inf, got {ord!r}")
+
+
+def _root(total: Any, ord: float = 2) -> Any:
+    """A root of a sum of powers, whose gradient is 0 where the sum is: one of those that lie between."""
+    none = equal(total, 0)
+    inner = where(none, 1, total)
+    return where(none, 0 if ord > 0 else _INF, sqrt(inner) if ord == 2 else power(inner, 1.0 / ord))
 
 
 def _largest(sizes: Any, axis: int, keepdims: bool = False) -> Any:
@@ -161,7 +171,7 @@ def _largest(sizes: Any, axis: int, keepdims: bool = False) -> Any:
 
 def _matrix_norm(x: Any, ord: Any) -> Any:
     if ord == "fro":
-        return sqrt(sum_(abs_(x) * abs_(x), axis=(-2, -1)))
+        return _root(sum_(abs_(x) * abs_(x), axis=(-2, -1)))
     if ord == "nuc":
         return sum_(values_of("norm", "x", x), axis=-1)
     if ord in (2, -2):

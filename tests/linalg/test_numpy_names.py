@@ -11,6 +11,7 @@ import magmadnn as md
 from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 
 L = md.linalg
@@ -147,3 +148,25 @@ def test_conditions_do_not_depend_on_the_size_of_numbers(scale: float) -> None:
     for p in (1, -1, np.inf, "fro", "nuc"):
         expected = np.linalg.cond(a, p)
         np.testing.assert_allclose(L.cond(np.stack([a, a * scale]), p).numpy(), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_gradients_of_norms_are_0_where_they_have_none(dtype: str, executor: Any) -> None:
+    """A sum of norms of rows of which one is 0, another has zeros, in the gradients of both orders."""
+    a = np.array([[0, 0, 0], [3, 0, 4], [1, 2, 2]]).astype(dtype)
+    x = placeholder("x", Spec(a.shape, a.dtype))
+    for ord in (None, 1, 2, 3, 1.5, 0.5, -1, np.inf):
+        total = md.ops.sum(L.norm(x, ord, axis=1))
+        (slope,) = gradient(total, [x])
+        (second,) = gradient(md.ops.sum(md.ops.real(slope)), [x])
+        first, more = Executable([slope, second], executor=executor).run({x: a})
+        assert np.isfinite(first).all() and np.isfinite(more).all(), ord
+        assert not first[0].any() or ord in (np.inf, -1), ord
+        if ord in (None, 2):
+            np.testing.assert_allclose(first[1:], [[0.6, 0, 0.8], [1 / 3, 2 / 3, 2 / 3]])
+        if ord == 3:
+            np.testing.assert_allclose(first[1], [9 / 91 ** (2 / 3), 0, 16 / 91 ** (2 / 3)])
+    for whole in (L.norm(x * 0), L.norm(x * 0, "fro"), L.norm(x * 0, 2)):
+        (found,) = Executable(gradient(whole, [x]), executor=executor).run({x: a})
+        assert not found.any()
