@@ -12,7 +12,7 @@ from magmadnn.errors import ArgumentError, DataError, DTypeError, IndexOutOfRang
 from magmadnn.graph.dim import Dim, Shape, Size, product
 from magmadnn.graph.node import places
 from magmadnn.graph.node import size as size_node
-from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
+from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, takes_complex
 from magmadnn.graph.operators import public
 from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import (
@@ -177,7 +177,7 @@ def _scatter_numpy(x: Array, indices: Array, axis: int, count: int) -> Array:
     _check_range("scatter_add", indices, count)
     rows = np.moveaxis(x, range(axis, axis + indices.ndim), range(indices.ndim))
     rows = widened(rows)  # half precision is summed in float32
-    out = np.zeros((count, *rows.shape[indices.ndim :]), rows.dtype)
+    out = np.zeros_like(rows, shape=(count, *rows.shape[indices.ndim :]), order="C")
     np.add.at(out, indices, rows)
     return np.moveaxis(out, 0, axis)
 
@@ -222,6 +222,7 @@ scatter_add: Op = Op(
     stacked=_scatter_stacked,
     notes="The transpose of take. Several slices for one place are added in order.",
 )
+takes_complex(scatter_add)
 
 
 @public

@@ -12,6 +12,7 @@ import scipy.sparse
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
+from magmadnn.memory.dtypes import as_dtype
 from magmadnn.runtime import Executable
 
 la = md.linalg
@@ -67,6 +68,31 @@ def test_gradients_of_both_factors() -> None:
     assert np.allclose(np.asarray(by_values), (w @ x.T)[plain.rows, plain.columns], rtol=1e-12)
     turned = a.T @ md.variable("w", w)
     assert np.allclose(np.asarray(turned), s.toarray().T @ w)
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_complex_products_and_their_gradients(executor: Any) -> None:
+    """The gradient of sum |A x|^2 is 2 A^H A x."""
+    rng = np.random.default_rng(3)
+    dense = sparse(6, 5).toarray() * np.exp(1j * rng.normal(size=(6, 5)))
+    values = rng.normal(size=(5, 2)) + 1j * rng.normal(size=(5, 2))
+    x = md.variable("x", values)
+    y = la.SparseMatrix(dense) @ x
+    (slope,) = md.grad(ops.sum(ops.real(y * ops.conj(y))), [x])
+    found, by_x = Executable([y.node, slope.node], executor=executor).run({})
+    assert np.allclose(found, dense @ values, rtol=1e-12)
+    assert np.allclose(by_x, 2 * dense.conj().T @ dense @ values, rtol=1e-12)
+
+
+def test_integers_and_halves_are_added_in_wider_numbers() -> None:
+    many = scipy.sparse.coo_array((np.full(3, 100, np.int8), ([0] * 3, [0] * 3)), shape=(1, 1))
+    assert np.asarray(la.SparseMatrix(many) @ np.ones(1)).tolist() == [300]
+    for dtype in ("float16", "bfloat16"):
+        half = np.eye(3).astype(as_dtype(dtype))
+        for a, x in ((half, np.arange(3.0)), (np.eye(3, dtype="f4"), half), (half, half)):
+            found = la.SparseMatrix(a) @ x
+            assert found.dtype == np.result_type(np.float32, x.dtype)
+            np.testing.assert_array_equal(np.asarray(found), x.astype(found.dtype))
 
 
 def test_elements_of_one_place_are_added() -> None:

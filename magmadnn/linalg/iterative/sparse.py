@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, DTypeError, MissingExtraError, ShapeError
 from magmadnn.graph.node import Node
+from magmadnn.graph.spec import is_floating
 from magmadnn.memory import Kind
 from magmadnn.ops import expand_dims, scatter_add, squeeze, take
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
@@ -47,11 +48,15 @@ class SparseMatrix:
             matrix = np.asarray(matrix)
             if matrix.ndim != 2:
                 raise ShapeError(f"SparseMatrix: expected a matrix, got shape {matrix.shape}")
-        if matrix.dtype.kind not in "fciub":
+        if matrix.dtype.kind not in "fciub" and not is_floating(matrix.dtype):
             raise DTypeError(f"SparseMatrix: expected numbers, got {matrix.dtype}")
+        if matrix.dtype.kind in "iu":  # whose sums overflow
+            matrix = matrix.astype(np.float64)
+        elif matrix.dtype.itemsize == 2:  # halves, which SciPy lacks
+            matrix = matrix.astype(np.float32)
         kept = sparse.csr_array(matrix, copy=True)  # elements are added up and sorted in place
         kept.sum_duplicates()
-        if kept.dtype.kind in "iub":
+        if kept.dtype.kind == "b":
             kept = kept.astype(np.float64)
         self._matrix: Any = kept
         self.shape: tuple[int, int] = (int(kept.shape[0]), int(kept.shape[1]))
@@ -126,7 +131,9 @@ class SparseMatrix:
     def _at_once(self, x: Tensor) -> Tensor:
         self._check_fits(x)
         if not lies_on_device(x):
-            return asarray(np.asarray(self._matrix @ x.numpy()))
+            values = x.numpy()
+            is_half = is_floating(x.dtype) and x.dtype.itemsize == 2
+            return asarray(np.asarray(self._matrix @ (values.astype("f4") if is_half else values)))
         library = array_library()
         assert library is not None
         found = on_device(self._matrix, x.device) @ array_on_device(x)

@@ -12,7 +12,11 @@ import scipy.linalg as sl
 
 import magmadnn as md
 from magmadnn.errors import MagmaDNNError
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.linalg import _elsewhere
+from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.schedule import array_calls, small
 from magmadnn.tensor.eager.programs import Programs
 from tests.runtime.cuda.devices import on
@@ -163,3 +167,19 @@ def test_a_library_that_is_not_known_leaves_it_to_the_host(
             for one, other in zip(listed(call(there(a))), listed(call(a)), strict=True):
                 assert one.kind is md.DEVICE
                 np.testing.assert_allclose(one.read(), np.asarray(other), atol=1e-13)
+
+
+@needs_compiler
+def test_rows_are_taken_and_added_in_programs() -> None:
+    """The other library may lack a sum at indices; the host has it then."""
+    values = RNG.normal(size=(5, 3)) + 1j * RNG.normal(size=(5, 3))
+    x = placeholder("x", Spec(values.shape, values.dtype))
+    rows = np.array([0, 4, 4, 2])
+    total = md.ops.sum(md.ops.abs(md.ops.take(x, rows, axis=0)))
+    outputs = [md.ops.scatter_add(x, np.array([1, 1, 0, 3, 1]), count=4), *gradient(total, [x])]
+    expected = Executable(outputs, executor="reference").run({x: values})
+    with on("emulated"):
+        found = Executable(outputs, executor="native", device="cuda").run({x: values})
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-14)
+    np.testing.assert_allclose(found[0][1], values[[0, 1, 4]].sum(0))
