@@ -208,7 +208,8 @@ def _at_once(a: Array, b: Array, rcond: float | None) -> tuple[Any, ...] | None:
     ones = all(1 in sizes or sizes[0] == sizes[1] for sizes in _leading(a, right))
     if not (ones and is_finite(a) and is_finite(b)):
         return None
-    limit = settled_rcond("lstsq", a, rcond)
+    limit, of_a = settled_rcond("lstsq", a, rcond), a.real.dtype
+    a, right = computed(a, right)
     found = least_squares_at_once(a, right, limit)
     if found is None:
         u, inverse, v, s = _known(a, limit, "lstsq")
@@ -221,7 +222,7 @@ def _at_once(a: Array, b: Array, rcond: float | None) -> tuple[Any, ...] | None:
         residuals = (left.real**2 + left.imag**2).sum(-2)
     if b.ndim == 1:
         x, residuals = x[..., 0], residuals[..., 0]
-    return x, residuals, np.asarray(rank, np.int64), s
+    return x, residuals, np.asarray(rank, np.int64), s.astype(of_a, copy=False)
 
 
 def _leading(a: Array, b: Array) -> Iterable[tuple[int, int]]:

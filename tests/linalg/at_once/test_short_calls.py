@@ -189,6 +189,25 @@ def test_least_squares_of_stacks_decompose_once(
         np.testing.assert_allclose(np.asarray(L.lstsq(a, b[:, 0]).x), x[..., 0], atol=1e-13)
 
 
+@pytest.mark.parametrize("stack", [(), (2,)])
+def test_operands_of_two_dtypes_are_computed_in_the_wider(stack: tuple[int, ...]) -> None:
+    a = (RNG.normal(size=(*stack, 6, 6)) + 6 * np.eye(6)).astype("float32")
+    b = RNG.normal(size=(6, 2))
+    wanted = np.linalg.solve(a.astype("float64"), b)
+    for one, other, dtype in (
+        (a, b, "float64"),
+        (a, b + 0j, "complex128"),
+        (a + 0j, b, "complex128"),
+    ):
+        found = L.lstsq(one, other)
+        assert found.x.dtype == dtype and found.s.dtype == np.float32
+        for x in (found.x, L.solve(one, other)):
+            assert np.abs(np.asarray(x) - wanted).max() < 1e-12
+        if not stack:
+            x = L.lu_solve(L.lu_factor(one.astype(dtype)), other)
+            assert np.abs(np.asarray(x) - wanted).max() < 1e-12
+
+
 def test_pseudo_inverses_that_have_no_room_warn_nobody() -> None:
     """Numbers of theirs are beyond the largest."""
     assert not np.isfinite(np.asarray(L.pinv(np.diag([1e-310, 1e-311])))).all()
