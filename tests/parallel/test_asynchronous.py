@@ -117,3 +117,16 @@ def test_what_does_not_work_is_told() -> None:
         md.parallel.AsyncSGD(staleness=-1)
     with pytest.raises(NumericError, match="infinity"):
         simulate(3, lambda comm: trained(comm, settings={"optimizer": md.optim.SGD(1.7e308)}))
+
+
+def test_all_ranks_tell_the_time_of_the_server() -> None:
+    """A worker counts no batches by itself."""
+
+    def run(comm: Any) -> list[float]:
+        way = md.parallel.AsyncSGD(comm)
+        given = {"batch_size": 32, "epochs": 2, "verbose": False}
+        return [row["seconds"] for row in network().fit(X, Y, parallel=way, **given).rows]
+
+    server, *workers = simulate(3, run)
+    assert all(seconds > 1e-6 for seconds in server)
+    assert all(own == server for own in workers)

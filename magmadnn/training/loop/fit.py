@@ -214,6 +214,10 @@ class Fit:
     def run_epoch(self) -> None:
         """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
+        if (
+            self._next_take is not None
+        ):  # its first batches are on their way since those before have ended
+            started = min(started, self._ended)
         self.call("on_epoch_begin")
         self.room.look(self)
         slices, size = self._slices(), self.current_batch_size

@@ -118,11 +118,19 @@ class Together:
         step.pause()
         step.end_epoch()
         step.share_state()
-        mine = [fit.totals.state(), fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on]
+        mine = [
+            fit.totals.state(),
+            fit.batch,
+            fit.steps,
+            fit.last_loss,
+            fit.stopped,
+            fit.goes_on,
+            fit.seconds,
+        ]
         told: Any = self._comm.exchange(mine if self.is_first else None)[0]
         if not self.is_first:
             fit.totals.restore(told[0])
-            fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on = told[1:]
+            fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on, fit.seconds = told[1:]
 
     def _is_looked_at(self, fit: Fit) -> bool:
         """Whether somebody looks at parameters, or sets them, before the first batch of the next epoch."""

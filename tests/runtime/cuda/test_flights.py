@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -246,3 +247,28 @@ def test_a_label_that_no_class_has_is_told(monkeypatch: pytest.MonkeyPatch) -> N
             model.fit(x, y, batch_size=BATCH, verbose=0)
         for name, value in model.values().items():
             np.testing.assert_array_equal(value, before[name])
+
+
+class Rests(md.callbacks.Callback):
+    """Neither looks at anything nor stops; takes a while behind each epoch."""
+
+    stands_aside = True
+
+    def on_epoch_end(self, fit: Any) -> None:
+        time.sleep(0.05)
+
+
+@needs_compiler
+def test_no_epoch_takes_less_time_than_passed_since_the_one_before(events: list[str]) -> None:
+    """Batches that were computed meanwhile took time all the same."""
+    x, y = samples(24 * BATCH, *SIZES[::2])
+    with on("emulated"):
+        model = network(SIZES, md.optim.SGD(0.1), device="cuda")
+        begun = time.perf_counter()
+        given = {"batch_size": BATCH, "epochs": 4, "verbose": 0, "callbacks": [Rests()]}
+        rows = model.fit(x, y, **given).rows
+        passed = time.perf_counter() - begun
+    flying_now = np.cumsum([{"launch": 1, "finish": -1}[event] for event in events])
+    assert (flying_now == 0).sum() == 1  # each epoch began before the last had ended
+    assert all(row["seconds"] >= 0.05 for row in rows[1:])
+    assert sum(row["seconds"] for row in rows) <= passed
