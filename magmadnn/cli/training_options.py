@@ -8,7 +8,7 @@ from typing import Any
 from magmadnn.compiler.program.precision import PRECISIONS
 from magmadnn.data.augment.pipeline import NAMES as AUGMENTS
 from magmadnn.data.images.folders import MOST_SIZE
-from magmadnn.data.targets import TASKS
+from magmadnn.data.preparation.targets import TASKS
 from magmadnn.layers.activations import ACTIVATIONS
 from magmadnn.models import NETWORKS, Network, Preset
 

@@ -11,11 +11,11 @@ from magmadnn.data.images.idx import idx_folder, mnist
 from magmadnn.data.loading import Dataset, Rows, load, load_for
 from magmadnn.data.npz import NamedArrays, read_npz
 from magmadnn.data.prefetching import Prefetcher, prefetch
-from magmadnn.data.preparation import Preparation
-from magmadnn.data.standardize import Standardize
+from magmadnn.data.preparation.preparation import Preparation
+from magmadnn.data.preparation.standardize import Standardize
+from magmadnn.data.preparation.targets import class_names, number_classes, target_kind
 from magmadnn.data.tables.reading import Table, read_table, read_table_like
 from magmadnn.data.tables.schema import Column, Schema, Target
-from magmadnn.data.targets import class_names, number_classes, target_kind
 from magmadnn.data.validation import check_arrays
 
 __all__ = [

@@ -34,8 +34,8 @@ from magmadnn.data.images.folders import (
 )
 from magmadnn.data.images.idx import has_idx_files, idx_folder, mnist
 from magmadnn.data.npz import NamedArrays, read_npz
+from magmadnn.data.preparation.targets import Task, one_hot_to_numbers
 from magmadnn.data.tables.reading import Missing, Table
-from magmadnn.data.targets import Task, one_hot_to_numbers
 from magmadnn.data.validation import check_finite
 from magmadnn.errors import ArgumentError, DataError, FileError, quoted, shown
 from magmadnn.memory.on_demand import OnDemand

@@ -14,7 +14,8 @@ from magmadnn.data._sources import Source, open_source, table_source
 from magmadnn.data.batching import split_rows
 from magmadnn.data.images.folders import BadImages, ImageOptions
 from magmadnn.data.images.reading import Decode
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.preparation import Preparation
+from magmadnn.data.preparation.targets import Task, check_task, class_names, target_kind
 from magmadnn.data.tables.cell_grid import names_text
 from magmadnn.data.tables.chosen_columns import Names
 from magmadnn.data.tables.libraries import is_table
@@ -26,7 +27,6 @@ from magmadnn.data.tables.reading import (
     read_table,
     read_table_like,
 )
-from magmadnn.data.targets import Task, check_task, class_names, target_kind
 from magmadnn.errors import ArgumentError, DataError, quoted, shown
 from magmadnn.memory.on_demand import choose_rows
 from magmadnn.storage.input_files import input_name

@@ -68,7 +68,7 @@ from .complex_numbers import angle, conj, conjugate, imag, real, real_part
 from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
 from .images.convolutions import convolution, convolution_transposed
-from .images.pooling import average_pooling, max_pooling, max_pooling_indices
+from .images.pooling.pooling import average_pooling, max_pooling, max_pooling_indices
 from .indexing import (
     embedding,
     gather,

@@ -65,7 +65,10 @@ def test_kept_as_plain_data_and_refused_where_damaged():
             md.data.Preparation.from_json({**kept, "components": wrong})
     assert made.components is not None
     with pytest.raises(DataError, match=r"components of 3 inputs .* the shape \(7,\)"):
-        replace(made, components=md.data.components.Components((0.0,) * 3, ((1.0,) * 3,), 1.0))
+        replace(
+            made,
+            components=md.data.preparation.components.Components((0.0,) * 3, ((1.0,) * 3,), 1.0),
+        )
 
 
 def test_more_components_than_there_are_and_what_is_no_number():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import magmadnn.data as data
-from magmadnn.data.targets import one_hot_to_numbers
+from magmadnn.data.preparation.targets import one_hot_to_numbers
 from magmadnn.errors import DataError, DTypeError, ShapeError
 
 KINDS = {

@@ -11,8 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from magmadnn.data._find import places_of
 from magmadnn.data.images.folders import BadImages
 from magmadnn.data.images.idx import has_idx_files
+from magmadnn.data.preparation.targets import Task
 from magmadnn.data.tables.reading import Missing
-from magmadnn.data.targets import Task
 from magmadnn.errors import ArgumentError, CheckpointError, quoted
 from magmadnn.models import by_name
 from magmadnn.models.caffe.trained import is_description

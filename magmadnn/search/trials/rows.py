@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data._structure import is_mapped, leaves, rebuild, row_count, take_rows
+from magmadnn.data.preparation.targets import target_kind
 from magmadnn.data.tables.libraries import is_column, is_table, raw_column, raw_table
 from magmadnn.data.tables.plain import is_foreign_data, plain_target
-from magmadnn.data.targets import target_kind
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.training.arguments import at_least
 from magmadnn.training.many.folds import fold_rows

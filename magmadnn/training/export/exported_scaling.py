@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.layers import Input
 from magmadnn.tensor import Operation
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.errors import ArgumentError, DTypeError, FileError, shown
 from magmadnn.graph.node import Node
 from magmadnn.runtime import Executable

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.errors import ArgumentError, quoted
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from magmadnn.calls import ExplainsAttributes, checked_call
+from magmadnn.data.preparation.targets import target_kind
 from magmadnn.data.tables.plain import is_foreign_data, plain_target
-from magmadnn.data.targets import target_kind
 from magmadnn.errors import ArgumentError, DataError, UnknownNameError, quoted
 from magmadnn.graph.op import Array
 from magmadnn.ops import philox

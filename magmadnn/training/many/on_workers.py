@@ -19,7 +19,7 @@ import numpy as np
 
 import magmadnn.parallel as ways
 from magmadnn.comm import Communicator
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.dmath.client.processes import WEIGHTS
 from magmadnn.dmath.layouts.layout import replicated
 from magmadnn.dmath.worker import Weights

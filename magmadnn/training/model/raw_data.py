@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from magmadnn.data.batching import split_rows
-from magmadnn.data.preparation import Preparation
-from magmadnn.data.standardize import Standardize
+from magmadnn.data.preparation.preparation import Preparation
+from magmadnn.data.preparation.standardize import Standardize
+from magmadnn.data.preparation.targets import Task
 from magmadnn.data.tables.alignment import check_rows
 from magmadnn.data.tables.libraries import is_column, is_table
 from magmadnn.data.tables.plain import inputs_like, is_foreign_data, learn_columns, plain_target
 from magmadnn.data.tables.schema import Schema
 from magmadnn.data.tables.values import KINDS, text_of
-from magmadnn.data.targets import Task
 from magmadnn.errors import (
     ArgumentError,
     DataError,

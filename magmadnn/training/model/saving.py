@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.storage.checkpoint import State, save_state
 from magmadnn.storage.disk import as_path
 

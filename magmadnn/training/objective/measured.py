@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.graph.op import Array
 from magmadnn.losses.matching import refuse_pairs
 from magmadnn.metrics import (

@@ -18,10 +18,10 @@ from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.activations import _where_positive
 from magmadnn.ops.arithmetic import cast
+from magmadnn.ops.images._library import DTYPES, WHY, narrow
+from magmadnn.ops.images.windows import windows_along
 
-from . import _pooling_arrays
-from ._library import DTYPES, WHY, narrow
-from .windows import windows_along
+from . import _arrays
 
 _AXES = 4  # images, two of places, channels
 _MOST_PLACES = 255  # of a window, for numbers of one byte
@@ -102,7 +102,7 @@ def _positive_samples(draw: Draw) -> list[Sample]:
 
 
 def _inputs_numpy(g: Array, index: Array, places: Any, **geometry: Any) -> Array:
-    made = _pooling_arrays.max_pooling_inputs(g, index, places=places, **geometry)
+    made = _arrays.max_pooling_inputs(g, index, places=places, **geometry)
     return made.astype(g.dtype)
 
 
@@ -112,9 +112,7 @@ def _positive_numpy(g: Array, index: Array, y: Array, places: Any, **geometry: A
 
 
 def _positive_reference(g: Array, index: Array, y: Array, places: Any, **geometry: Any) -> Array:
-    found: Array = _pooling_arrays.max_pooling_inputs_reference(
-        g * (y > 0), index, places, **geometry
-    )
+    found: Array = _arrays.max_pooling_inputs_reference(g * (y > 0), index, places, **geometry)
     return found
 
 
@@ -138,9 +136,9 @@ largest_whole = Op(
     kind=OpKind.LIBRARY,
     shapes=_shapes,
     dtypes=first_dtype,
-    numpy=_pooling_arrays.max_pooling,
+    numpy=_arrays.max_pooling,
     vjp=NoGradient(why=WHY),
-    reference=_pooling_arrays.max_pooling_reference,
+    reference=_arrays.max_pooling_reference,
     samples=_samples,
     attributes=_GEOMETRY,
     library=_call("pooled"),
@@ -153,9 +151,9 @@ indices_whole = Op(
     kind=OpKind.LIBRARY,
     shapes=_shapes,
     dtypes=lambda words, dtypes, attributes: _NUMBERS,
-    numpy=_pooling_arrays.max_pooling_indices,
+    numpy=_arrays.max_pooling_indices,
     vjp=NoGradient(why="it counts places"),
-    reference=_pooling_arrays.max_pooling_indices_reference,
+    reference=_arrays.max_pooling_indices_reference,
     samples=_samples,
     attributes=_GEOMETRY,
     library=_call("pooled_numbers", one_byte=(RESULT,)),
@@ -170,7 +168,7 @@ inputs_whole = Op(
     dtypes=first_dtype,
     numpy=_inputs_numpy,
     vjp=NoGradient(why=WHY),
-    reference=_pooling_arrays.max_pooling_inputs_reference,
+    reference=_arrays.max_pooling_inputs_reference,
     samples=_inputs_samples,
     attributes={"places": REQUIRED, **_GEOMETRY},
     integers=("index",),

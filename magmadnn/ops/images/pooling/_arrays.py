@@ -13,8 +13,7 @@ from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.ops.contraction import wide
-
-from .windows import Counts, Pairs, windows_along
+from magmadnn.ops.images.windows import Counts, Pairs, windows_along
 
 
 def index_dtype(size: Counts) -> np.dtype[Any]:

@@ -9,7 +9,7 @@ broadcast over r.
 A pad is stored, or where `indexed` is asked for found by indices: each view is a pad of a view of x, which
 kernels over rows read without one. On the CPU that is faster. On an H100 a step of GoogLeNet took 21.1 ms in
 place of 16.2, for finding indices costs more there than the copies; the largest values of pictures have
-kernels of their own there (`_pooling_calls.py`).
+kernels of their own there (`_calls.py`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from magmadnn.ops.arithmetic import (
     multiply,
     where,
 )
+from magmadnn.ops.images.windows import Counts, Pairs, at_tap, at_tap_gradient, windows_along
 from magmadnn.ops.movement import broadcast_to, reshape
 from magmadnn.ops.slicing import pad, slice_
 
-from ._pooling_arrays import counts_of_places, index_dtype, least
-from .windows import Counts, Pairs, at_tap, at_tap_gradient, windows_along
+from ._arrays import counts_of_places, index_dtype, least
 
 # of an image whose pads are found by indices: kernels number rows by six, a block has two
 _MOST_AXES = 2

@@ -15,16 +15,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from magmadnn.data._statistics import Floats, check_block, statistics
 from magmadnn.data._structure import as_array
-from magmadnn.data.components import Components, check_pca
-from magmadnn.data.tables.alignment import check_rows
-from magmadnn.data.tables.chosen_columns import Names
-from magmadnn.data.tables.libraries import is_table
-from magmadnn.data.tables.plain import inputs_in_order, inputs_like, learn_columns, plain_target
-from magmadnn.data.tables.reading import Missing, check_missing
-from magmadnn.data.tables.schema import Schema
-from magmadnn.data.targets import (
+from magmadnn.data.preparation._statistics import Floats, check_block, statistics
+from magmadnn.data.preparation.components import Components, check_pca
+from magmadnn.data.preparation.targets import (
     LABELS,
     TASKS,
     Labels,
@@ -36,6 +30,12 @@ from magmadnn.data.targets import (
     target_kind,
     with_labels,
 )
+from magmadnn.data.tables.alignment import check_rows
+from magmadnn.data.tables.chosen_columns import Names
+from magmadnn.data.tables.libraries import is_table
+from magmadnn.data.tables.plain import inputs_in_order, inputs_like, learn_columns, plain_target
+from magmadnn.data.tables.reading import Missing, check_missing
+from magmadnn.data.tables.schema import Schema
 from magmadnn.data.validation import check_dtype, row_blocks
 from magmadnn.errors import (
     ArgumentError,

@@ -11,7 +11,7 @@ all is linear: `_max_pooling_chosen` reads the places that they number, `_max_po
 transpose, `_average_pooling_inputs` that of the mean, so gradients of any order are these. What lies in the
 padding counts as less than anything, and is no part of a mean unless asked for.
 
-`_pooling_arrays.py` computes them by NumPy, `_pooling_nodes.py` says what is compiled, `_pooling_calls.py`
+`_arrays.py` computes them by NumPy, `_nodes.py` says what is compiled, `_calls.py`
 which of them have kernels of their own on a GPU.
 """
 
@@ -32,10 +32,10 @@ from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.activations import _where_positive
+from magmadnn.ops.images.windows import check_image, counts_of, pads_of, windows_along
 from magmadnn.ops.movement import reshape
 
-from . import _pooling_arrays, _pooling_calls, _pooling_nodes
-from .windows import check_image, counts_of, pads_of, windows_along
+from . import _arrays, _calls, _nodes
 
 # --- settings -------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ def _places_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes
 
 def _index_dtype(words: OpWords, dtypes: Any, attributes: Attributes) -> np.dtype[Any]:
     size: Any = attributes["size"]
-    return _pooling_arrays.index_dtype(size)
+    return _arrays.index_dtype(size)
 
 
 def _stacked(call: StackedCall) -> Any:
@@ -134,7 +134,7 @@ def _reference(name: str) -> Any:
     def reference(x: Any, **attributes: Any) -> Any:
         op = _OPS[name]
         settled = op.settle([Spec(x.shape, x.dtype)], {**op.attributes, **attributes})
-        return getattr(_pooling_arrays, f"{name}_reference")(x, **settled)
+        return getattr(_arrays, f"{name}_reference")(x, **settled)
 
     return reference
 
@@ -188,7 +188,7 @@ max_pooling: Op = Op(
     kind=OpKind.OTHER,
     shapes=_shapes,
     dtypes=first_dtype,
-    numpy=_pooling_arrays.max_pooling,
+    numpy=_arrays.max_pooling,
     vjp=_max_vjp,
     reference=_reference("max_pooling"),
     samples=_samples,
@@ -196,8 +196,8 @@ max_pooling: Op = Op(
     canonical=lambda words, specs, **given: _settled(words, specs, **given),
     stacked=_stacked,
     axes=_split_axes,
-    decompose=_pooling_nodes.max_pooling,
-    by_library=_otherwise(_pooling_nodes.max_pooling, "pooled", _pooling_calls.largest),
+    decompose=_nodes.max_pooling,
+    by_library=_otherwise(_nodes.max_pooling, "pooled", _calls.largest),
     in_halves=True,
     notes=_NOTES
     + "NaN in a window makes its result NaN. The gradient goes to the first of the largest "
@@ -211,7 +211,7 @@ max_pooling_indices: Op = Op(
     kind=OpKind.OTHER,
     shapes=_shapes,
     dtypes=_index_dtype,
-    numpy=_pooling_arrays.max_pooling_indices,
+    numpy=_arrays.max_pooling_indices,
     vjp=NoGradient(why="it counts places"),
     reference=_reference("max_pooling_indices"),
     samples=_samples,
@@ -219,10 +219,8 @@ max_pooling_indices: Op = Op(
     canonical=lambda words, specs, **given: _settled(words, specs, **given),
     stacked=_stacked,
     axes=_split_axes,
-    decompose=_pooling_nodes.max_pooling_indices,
-    by_library=_otherwise(
-        _pooling_nodes.max_pooling_indices, "pooled_numbers", _pooling_calls.indices
-    ),
+    decompose=_nodes.max_pooling_indices,
+    by_library=_otherwise(_nodes.max_pooling_indices, "pooled_numbers", _calls.indices),
     in_halves=True,
     notes=_NOTES
     + "Places of a window are numbered from 0, row by row, those in the padding too. uint8 for "
@@ -236,9 +234,9 @@ max_pooling_inputs: Op = Op(
     kind=OpKind.OTHER,
     shapes=_places_shapes,
     dtypes=first_dtype,
-    numpy=_pooling_arrays.max_pooling_inputs,
+    numpy=_arrays.max_pooling_inputs,
     vjp=_inputs_vjp,
-    reference=_pooling_arrays.max_pooling_inputs_reference,
+    reference=_arrays.max_pooling_inputs_reference,
     samples=lambda draw: [
         Sample((draw(2, 3, 2, 3), draw.integers(2, 3, 2, 3, low=2, high=4)), {"places": (5, 4), **_2D}),
         Sample((draw(2, 2, 3), draw.integers(2, 2, 3, low=1, high=2)), {"places": (5,), **_APART}),
@@ -253,9 +251,9 @@ max_pooling_inputs: Op = Op(
     integers=("index",),
     stacked=_stacked,
     axes=_split_axes,
-    decompose=_pooling_nodes.max_pooling_inputs,
+    decompose=_nodes.max_pooling_inputs,
     by_library=_otherwise(
-        _pooling_nodes.max_pooling_inputs, "pooled_inputs", _pooling_calls.inputs
+        _nodes.max_pooling_inputs, "pooled_inputs", _calls.inputs
     ),
     masked=_inputs_masked,
     in_halves=True,
@@ -268,9 +266,9 @@ max_pooling_chosen: Op = Op(
     kind=OpKind.OTHER,
     shapes=_shapes,
     dtypes=first_dtype,
-    numpy=_pooling_arrays.max_pooling_chosen,
+    numpy=_arrays.max_pooling_chosen,
     vjp=_chosen_vjp,
-    reference=_pooling_arrays.max_pooling_chosen_reference,
+    reference=_arrays.max_pooling_chosen_reference,
     samples=lambda draw: [
         Sample((draw(2, 5, 4, 3), draw.integers(2, 3, 2, 3, low=0, high=6)), _2D),
         Sample((draw(2, 5, 3), draw.integers(2, 2, 3, low=0, high=2)), _APART),
@@ -279,8 +277,8 @@ max_pooling_chosen: Op = Op(
     integers=("index",),
     stacked=_stacked,
     axes=_split_axes,
-    decompose=_pooling_nodes.max_pooling_chosen,
-    by_library=_otherwise(_pooling_nodes.max_pooling_chosen),
+    decompose=_nodes.max_pooling_chosen,
+    by_library=_otherwise(_nodes.max_pooling_chosen),
 )
 
 average_pooling: Op = Op(
@@ -290,7 +288,7 @@ average_pooling: Op = Op(
     kind=OpKind.OTHER,
     shapes=_shapes,
     dtypes=promote_floating,
-    numpy=_pooling_arrays.average_pooling,
+    numpy=_arrays.average_pooling,
     vjp=_average_vjp,
     reference=_reference("average_pooling"),
     samples=_average_samples,
@@ -298,8 +296,8 @@ average_pooling: Op = Op(
     canonical=lambda words, specs, **given: _average_settled(words, specs, **given),
     stacked=_stacked,
     axes=_split_axes,
-    decompose=_pooling_nodes.average_pooling,
-    by_library=_otherwise(_pooling_nodes.average_pooling),
+    decompose=_nodes.average_pooling,
+    by_library=_otherwise(_nodes.average_pooling),
     notes=_NOTES
     + "`count_padding` counts the padding as zeros that are part of the mean (as PyTorch does "
     "unless told otherwise); without it only places of x count, as in TensorFlow.",
@@ -312,9 +310,9 @@ average_pooling_inputs: Op = Op(
     kind=OpKind.OTHER,
     shapes=_places_shapes,
     dtypes=promote_floating,
-    numpy=_pooling_arrays.average_pooling_inputs,
+    numpy=_arrays.average_pooling_inputs,
     vjp=lambda u, y, g, places, **settled: average_pooling(u, **settled),
-    reference=_pooling_arrays.average_pooling_inputs_reference,
+    reference=_arrays.average_pooling_inputs_reference,
     samples=lambda draw: [
         Sample((draw(2, 3, 2, 3),), {"places": (5, 4), **_2D, "count_padding": False}),
         Sample((draw(2, 2, 3),), {"places": (5,), **_APART, "count_padding": True}),
@@ -329,8 +327,8 @@ average_pooling_inputs: Op = Op(
     attributes={"places": REQUIRED, **_GEOMETRY, "count_padding": REQUIRED},
     stacked=_stacked,
     axes=_split_axes,
-    decompose=_pooling_nodes.average_pooling_inputs,
-    by_library=_otherwise(_pooling_nodes.average_pooling_inputs),
+    decompose=_nodes.average_pooling_inputs,
+    by_library=_otherwise(_nodes.average_pooling_inputs),
 )  # fmt: skip
 
 _OPS = {op.name: op for op in (max_pooling, max_pooling_indices, average_pooling)}

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data.components import check_pca
-from magmadnn.data.preparation import Preparation
+from magmadnn.data.preparation.components import check_pca
+from magmadnn.data.preparation.preparation import Preparation
+from magmadnn.data.preparation.targets import Task, check_task
 from magmadnn.data.tables.chosen_columns import Names
-from magmadnn.data.targets import Task, check_task
 from magmadnn.errors import UnknownNameError
 
 

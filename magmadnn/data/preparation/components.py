@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.analytics import PCA
-from magmadnn.data._statistics import Floats
+from magmadnn.data.preparation._statistics import Floats
 from magmadnn.errors import ArgumentError, DataError, quoted
 from magmadnn.graph.signature import is_integer
 

@@ -1,0 +1,1 @@
+"""What models keep to prepare raw rows: statistics, principal components, classes."""

@@ -1,0 +1,1 @@
+"""Pooling of images, sequences and volumes."""
