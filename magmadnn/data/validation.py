@@ -88,6 +88,36 @@ def check_dtype(name: str, array: Array) -> None:
         raise DataError(f"{name}: elements are masked: fill them, or leave out their rows")
 
 
+def way_to_shape(x: str, shape: tuple[int, ...], expected: tuple[Any, ...]) -> str:
+    """How arrays of samples become such of another shape, where that is plain; otherwise nothing.
+
+    Args:
+        x: the array's name.
+        shape: of the array.
+        expected: of one sample, which may have symbols for sizes that are not known.
+    """
+    sample, places = shape[1:], len(expected) - 1
+    if not expected:
+        return ""
+    if shape == expected:
+        return f"this is one sample; a batch of one is {x}[None]"
+    if places and expected[-1] == 1 and sample == expected[:-1]:
+        return f"an axis of channels is {x}[..., None]"
+    if places and expected[-1] == 1 and shape == expected[:-1]:
+        return f"this is one sample without channels; a batch of one is {x}[None, ..., None]"
+    if places and len(sample) == len(expected) and sample == (expected[-1], *expected[:-1]):
+        return f"channels come last: give np.moveaxis({x}, 1, -1), not a reshaped {x}"
+    if places == 2 and len(sample) == 3 and all(isinstance(size, int) for size in expected):
+        if sample[:2] != expected[:2]:
+            same = sample[2] == expected[2]
+            return f"scale images to {expected[0]} x {expected[1]}" if same else ""
+        if (sample[2], expected[2]) == (3, 1):
+            return f"colours become grey by {x}.mean(axis=-1, keepdims=True)"
+        if (sample[2], expected[2]) == (1, 3):
+            return f"grey becomes three colours by np.repeat({x}, 3, axis=-1)"
+    return ""
+
+
 def check_finite(
     name: str, array: Array, *, nan_allowed: bool = False, later: bool = False
 ) -> None:

@@ -13,7 +13,14 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, DataError, OutOfMemoryError, ShapeError, UnknownNameError
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    GraphError,
+    OutOfMemoryError,
+    ShapeError,
+    UnknownNameError,
+)
 from magmadnn.optim import memory_check
 from magmadnn.runtime import evaluate
 from tests.refusals.cases import (
@@ -37,6 +44,18 @@ def convolutional(channels: int = 3, kernel: int = 3, **options: object) -> md.M
 
 def fit(model: md.Model, images: np.ndarray = IMAGES, **options: object) -> None:
     model.fit(images, CLASSES[: len(images)], verbose=False, **options)
+
+
+def prepared() -> md.Model:
+    model = convolutional()
+    model.preparation = md.data.Standardize()
+    return model
+
+
+def one_to_a_preparation(place: Path) -> None:
+    model = prepared()
+    fit(model)
+    model.predict(IMAGES[0])
 
 
 def write(folder: Path, classes: tuple[str, ...] = ("cat", "dog"), size: int = 8) -> Path:
@@ -80,6 +99,85 @@ PYTHON: dict[str, PythonCase] = {
         (
             "fit: input 'input' expects samples of shape (8, 8, 4), got (8, 8, 3) (x has shape (12, "
             "8, 8, 3)); reshape x, or change Input"
+        ),
+    ),
+    "images: channels first": (
+        lambda p: fit(convolutional(), np.moveaxis(IMAGES, -1, 1)),
+        ShapeError,
+        (
+            "fit: input 'input' expects samples of shape (8, 8, 3), got (3, 8, 8) (x has shape (12, 3, "
+            "8, 8)); channels come last: give np.moveaxis(x, 1, -1), not a reshaped x, or change Input"
+        ),
+    ),
+    "images: channels first to a preparation": (
+        lambda p: fit(prepared(), np.moveaxis(IMAGES, -1, 1)),
+        ShapeError,
+        (
+            "fit: x becomes (3, 8, 8) inputs, but input 'input' takes (8, 8, 3): channels come last: give "
+            "np.moveaxis(x, 1, -1), not a reshaped x, or write Input((3, 8, 8))"
+        ),
+    ),
+    "images: of colours for grey ones": (
+        lambda p: convolutional(1).predict(IMAGES),
+        ShapeError,
+        (
+            "predict: input 'input' expects samples of shape (8, 8, 1), got (8, 8, 3) (x has shape (12, 8, "
+            "8, 3)); colours become grey by x.mean(axis=-1, keepdims=True), or change Input"
+        ),
+    ),
+    "images: grey for those of colours": (
+        lambda p: convolutional().predict(IMAGES[..., :1]),
+        ShapeError,
+        (
+            "predict: input 'input' expects samples of shape (8, 8, 3), got (8, 8, 1) (x has shape (12, 8, "
+            "8, 1)); grey becomes three colours by np.repeat(x, 3, axis=-1), or change Input"
+        ),
+    ),
+    "images: without an axis of channels": (
+        lambda p: convolutional(1).predict(IMAGES[..., 0]),
+        ShapeError,
+        (
+            "predict: input 'input' expects samples of shape (8, 8, 1), got (8, 8) (x has shape (12, 8, "
+            "8)); an axis of channels is x[..., None], or change Input"
+        ),
+    ),
+    "images: one without an axis of channels": (
+        lambda p: convolutional(1).predict(IMAGES[0, ..., 0]),
+        ShapeError,
+        (
+            "predict: input 'input' expects samples of shape (8, 8, 1), got (8,) (x has shape (8, 8)); this "
+            "is one sample without channels; a batch of one is x[None, ..., None], or change Input"
+        ),
+    ),
+    "images: of another size": (
+        lambda p: convolutional().predict(IMAGES[:, 1:]),
+        ShapeError,
+        (
+            "predict: input 'input' expects samples of shape (8, 8, 3), got (7, 8, 3) (x has shape (12, 7, "
+            "8, 3)); scale images to 8 x 8, or change Input"
+        ),
+    ),
+    "images: one to a preparation": (
+        one_to_a_preparation,
+        ShapeError,
+        (
+            "predict: x has rows of the shape (8, 3), expected (8, 8, 3) as in training: this is one "
+            "sample; a batch of one is x[None]"
+        ),
+    ),
+    "images: a list": (
+        lambda p: convolutional().predict(list(IMAGES)),
+        GraphError,
+        (
+            "predict: the model has one input, got 12 arrays; samples in a list become an array by "
+            "np.stack(x)"
+        ),
+    ),
+    "images: a list of one": (
+        lambda p: convolutional().predict([IMAGES[0]]),
+        ShapeError,
+        (
+            "predict: x of shape (8, 8, 3) is one sample of input 'input'; a batch of one is np.stack(x)"
         ),
     ),
     "convolution: groups": (

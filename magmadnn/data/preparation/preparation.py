@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from magmadnn.data._structure import as_array
 from magmadnn.data.preparation._statistics import Floats, check_block, statistics
+from magmadnn.data.preparation._units import check_units
 from magmadnn.data.preparation.components import Components, check_pca
 from magmadnn.data.preparation.targets import (
     LABELS,
@@ -36,7 +37,7 @@ from magmadnn.data.tables.libraries import is_table
 from magmadnn.data.tables.plain import inputs_in_order, inputs_like, learn_columns, plain_target
 from magmadnn.data.tables.reading import Missing, check_missing
 from magmadnn.data.tables.schema import Schema
-from magmadnn.data.validation import check_dtype, row_blocks
+from magmadnn.data.validation import check_dtype, row_blocks, way_to_shape
 from magmadnn.errors import (
     ArgumentError,
     DataError,
@@ -273,7 +274,8 @@ class Preparation:
         Raises:
             ShapeError: rows are not of `input_shape`.
             DataError: infinity, or NaN that is not to be filled; names row and column. Columns that are
-                missing, that training did not know, or that hold something else than in training.
+                missing, that training did not know, or that hold something else than in training. Images
+                of levels up to 255 where those of training had values from 0 to 1, or the other way round.
             DTypeError: elements that are no numbers.
         """
         if is_table(x):
@@ -281,14 +283,18 @@ class Preparation:
         x = as_array(x, "x")
         check_dtype("x", x)
         if x.shape[1:] != self.input_shape or x.ndim == 0:
+            way = way_to_shape("x", x.shape, self.input_shape)
             raise ShapeError(
                 f"x has rows of the shape {x.shape[1:]}, expected {self.input_shape} as in training"
+                f"{way and ': '}{way}"
             )
         if isinstance(x, OnDemand):
             change = partial(self.apply_inputs, dtype=dtype)
             made: Any = x.changed(change, self.prepared_shape, np.dtype(dtype))
             return made  # type: ignore[no-any-return]  # no ndarray, and typed as one
         mean, std = np.array(self.mean), np.array(self.std)
+        if len(self.input_shape) == 3:
+            check_units(x, mean, std)
         out = np.empty((len(x), *self.prepared_shape), dtype)
         for low, block in row_blocks(x):
             target = out[low : low + len(block)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data.tables.libraries import is_table
+from magmadnn.data.validation import way_to_shape
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
@@ -109,7 +110,9 @@ def inputs_for(
     arrays = [] if value is None else as_arrays(value, device)
     if len(arrays) != len(inputs):
         many = f"{len(inputs)} inputs" if len(inputs) > 1 else "one input"
-        raise GraphError(f"{what}: the model has {many}, got {len(arrays)} arrays")
+        samples = len(inputs) == 1 and {a.shape for a in arrays} == {inputs[0].shape[1:]}
+        way = "; samples in a list become an array by np.stack(x)" if samples else ""
+        raise GraphError(f"{what}: the model has {many}, got {len(arrays)} arrays{way}")
     for fed, array in zip(inputs, arrays, strict=True):
         expected = fed.shape[1:]
         fits = len(expected) == array.ndim - 1 and all(
@@ -117,7 +120,10 @@ def inputs_for(
             for e, got in zip(expected, array.shape[1:], strict=True)
         )
         if not fits:
-            raise ShapeError(f"{what}: {_misfit(fed, array)}")
+            listed = isinstance(value, list | tuple)
+            raise ShapeError(
+                f"{what}: {_misfit(fed, array, 'np.stack(x)' if listed else 'x[None]')}"
+            )
     return arrays
 
 
@@ -152,16 +158,18 @@ def _in_order(
     return tuple(value[name] for name in names)
 
 
-def _misfit(fed: Placeholder, array: Array) -> str:
-    """Why an array is none of samples for an input, and what to do."""
+def _misfit(fed: Placeholder, array: Array, one: str) -> str:
+    """Why an array is none of samples for an input, and what to do; `one` makes a batch of one sample."""
     if array.dtype.kind in "US" and not array.ndim:
         return f"expected an array for input {fed.name!r}, got the text {array.item()!r}; md.data reads files"
     if array.dtype == object and not array.ndim:
         return f"expected an array for input {fed.name!r}, got {type(array.item()).__name__}"
     expected, got = fed.shape[1:], shape_text(array.shape)
     if array.shape == expected:
-        return f"x of shape {got} is one sample of input {fed.name!r}; a batch of one is x[None]"
+        return f"x of shape {got} is one sample of input {fed.name!r}; a batch of one is {one}"
+    way = way_to_shape("x", array.shape, expected)
     return (
         f"input {fed.name!r} expects samples of shape {shape_text(expected)}, got "
-        f"{shape_text(array.shape[1:])} (x has shape {got}); reshape x, or change Input"
+        f"{shape_text(array.shape[1:])} (x has shape {got}); "
+        + (f"{way}, or change Input" if way else "reshape x, or change Input")
     )

@@ -22,6 +22,7 @@ from magmadnn.data.tables.libraries import is_column, is_table
 from magmadnn.data.tables.plain import inputs_like, is_foreign_data, learn_columns, plain_target
 from magmadnn.data.tables.schema import Schema
 from magmadnn.data.tables.values import KINDS, text_of
+from magmadnn.data.validation import way_to_shape
 from magmadnn.errors import (
     ArgumentError,
     DataError,
@@ -355,9 +356,10 @@ def _check_width(model: Model, made: Preparation) -> None:
     ):
         return
     names = "" if made.schema is None else f" ({', '.join(made.schema.inputs[:10])}, ...)"
+    way = way_to_shape("x", (1, *made.prepared_shape), expected)
     raise ShapeError(
         f"fit: x becomes {made.prepared_shape} inputs{names}, but input {model.inputs[0].name!r} takes "
-        f"{expected}: write Input({made.prepared_shape})"
+        f"{expected}: {way and f'{way}, or '}write Input({made.prepared_shape})"
     )
 
 
