@@ -6,8 +6,10 @@ import json
 import math
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import magmadnn as md
 from magmadnn import models
@@ -213,6 +215,61 @@ def test_weights_of_another_network_are_refused_by_their_first_layer(tmp_path):
         models.resnet18((65, 65, 3), 7, weights=tmp_path / "none.safetensors")
 
 
+@pytest.mark.parametrize("before", ["module.", "module._orig_mod."])
+def test_names_that_pytorchs_wrappers_add_are_left_out(before, tmp_path):
+    file = state_of("resnet18", tmp_path / "w.safetensors")
+    tensors = {before + k: v for k, v in load_file(file).items()}
+    (tmp_path / "wrapped").write_bytes(tensors_to_bytes(tensors))
+    plain, wrapped = (
+        models.resnet18((65, 65, 3), 7, weights=path).values()
+        for path in (file, tmp_path / "wrapped")
+    )
+    assert all((wrapped[name] == value).all() for name, value in plain.items())
+
+
+def test_weights_may_stand_behind_a_link_and_be_halves(tmp_path):
+    file = state_of("resnet18", tmp_path / "w.safetensors")
+    (tmp_path / "link").symlink_to(file)
+    linked = models.resnet18((65, 65, 3), 7, weights=tmp_path / "link").values()
+    halves = {k: v.astype(ml_dtypes.bfloat16) for k, v in load_file(file).items()}
+    (tmp_path / "halves").write_bytes(tensors_to_bytes(halves))
+    rounded = models.resnet18((65, 65, 3), 7, weights=tmp_path / "halves").values()
+    kernel = linked["conv1/kernel"]
+    assert (rounded["conv1/kernel"] == kernel.astype(ml_dtypes.bfloat16)).all()
+    assert not (rounded["conv1/kernel"] == kernel).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("fc.weight", lambda a: a.astype(np.int8), "fc.weight holds int8, expected floating point"),
+        ("fc.bias", lambda a: a * np.nan, "fc.bias holds NaN or infinity: the network"),
+        (
+            "layer1.0.bn1.weight",
+            lambda a: a / np.float32(0),
+            "layer1.0.bn1.weight holds NaN or inf",
+        ),
+        ("bn1.running_var", lambda a: a - 1, "bn1.running_var holds -.*, but a variance is never "),
+    ],
+)
+def test_values_that_no_network_has_learnt_are_refused(name, change, words, tmp_path):
+    tensors = dict(load_file(state_of("resnet18", tmp_path / "w.safetensors")))
+    with np.errstate(all="ignore"):
+        tensors[name] = change(tensors[name])
+    (tmp_path / "w.safetensors").write_bytes(tensors_to_bytes(tensors))
+    with pytest.raises(DataError, match=words):
+        models.resnet18((65, 65, 3), 7, weights=tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("beginning", [b"PK\x03\x04", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P"])
+def test_a_file_of_torch_save_is_told_as_such(beginning, tmp_path):
+    (tmp_path / "net.pth").write_bytes(beginning + bytes(100))
+    with pytest.raises(
+        DataError, match=r"was written by torch\.save.* safetensors\.torch\.save_file"
+    ):
+        models.resnet18((65, 65, 3), 7, weights=tmp_path / "net.pth")
+
+
 def test_a_dense_layer_behind_a_flatten_takes_channels_first(tmp_path):
     made = models.lenet5((12, 12, 2), 3)
     values = made.values()
@@ -271,6 +328,11 @@ MISTAKES = {
     "resnet18: expected images, input_shape (height, width, channels), got (13,)": (
         lambda: models.resnet18((13,), 2)
     ),
+    "lenet5: expected images, input_shape (height, width, channels), got 28": (
+        lambda: models.lenet5(28, 10)
+    ),
+    "resnet50: needs images of at least 8 x 8, got 3 x 224: channels come last: write (224, 224, 3), and "
+    "np.moveaxis(x, 1, -1) of images": lambda: models.resnet50((3, 224, 224), 10),
     "cifar_cnn: outputs must be a whole number of at least 1, got 0": (
         lambda: models.cifar_cnn((32, 32, 3), 0)
     ),

@@ -17,6 +17,7 @@ from magmadnn.training import Model
 
 from .torch_weights import load_torch_weights
 
+_COLOURS = 4  # channels of an image, at most
 SMALL = 32  # pixels: up to here images go through the stem for small ones
 
 VARIANTS = ("torchvision", "paper")
@@ -31,15 +32,17 @@ def image_input(
     Raises:
         ShapeError: if the shape is none of images, or these are too small for the network.
     """
-    shape = tuple(input_shape)
+    shape = tuple(input_shape) if isinstance(input_shape, Sequence) else (input_shape,)
     if len(shape) != 3 or not all(isinstance(n, int) and n >= 1 for n in shape):
         raise ShapeError(
-            f"{network}: expected images, input_shape (height, width, channels), got {shape}"
+            f"{network}: expected images, input_shape (height, width, channels), got {input_shape!r}"
         )
     if min(shape[:2]) < least:
+        way = "scale them up, or choose a smaller network"
+        if shape[0] <= _COLOURS < least <= min(shape[1:]):
+            way = f"channels come last: write {(*shape[1:], shape[0])}, and np.moveaxis(x, 1, -1) of images"
         raise ShapeError(
-            f"{network}: needs images of at least {least} x {least}, got {shape[0]} x {shape[1]}: scale "
-            "them up, or choose a smaller network"
+            f"{network}: needs images of at least {least} x {least}, got {shape[0]} x {shape[1]}: {way}"
         )
     made: Placeholder = Input(
         shape, "float64" if options.get("precision") == "float64" else "float32"
