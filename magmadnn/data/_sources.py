@@ -28,9 +28,11 @@ from magmadnn.data.images.folders import (
     Images,
     has_class_folders,
     image_files,
+    inner_class_folders,
     read_image_files,
     read_image_folder,
     read_test_images,
+    unread_folder,
 )
 from magmadnn.data.images.idx import has_idx_files, idx_folder, mnist
 from magmadnn.data.npz import NamedArrays, read_npz
@@ -71,6 +73,7 @@ class Source:
         files: of images, the path of each row of x.
         test_files: likewise, of x_test.
         skipped: a line for each file of an image that was left out.
+        unread: the folder of images that was not read, since there is another test set.
     """
 
     format: str
@@ -85,6 +88,7 @@ class Source:
     files: tuple[str, ...] | None = None
     test_files: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
+    unread: Path | None = None
 
 
 def open_source(
@@ -184,10 +188,15 @@ def _folder(path: Path, options: ImageOptions, for_trained: bool) -> Source:
         return _named("CIFAR-10 batches", *cifar10(path), cifar10_classes(path))
     if has_cifar100_files(path):
         return _named("CIFAR-100 files", *cifar100(path), cifar100_classes(path))
-    if has_class_folders(path):
+    if has_class_folders(path, for_trained=for_trained):
         return _class_folders(path, options, for_trained)
     if for_trained and (files := image_files(path)):
         return _bare_images(files, options)
+    if (inner := inner_class_folders(path)) is not None:
+        raise DataError(
+            f"{shown(path)}: class folders stand in its folder {shown(inner.name)}: give {shown(inner)}, or "
+            "call it train (and that of a test set test)"
+        )
     found = shown(", ".join(names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
     raise DataError(
         f"{shown(path)}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR batches "
@@ -220,7 +229,7 @@ def _class_folders(path: Path, options: ImageOptions, for_trained: bool) -> Sour
     texts = np.array(classes)
     with_test = {} if test is None else {"x_test": test.x, "y_test": texts[test.y]}
     source = _of_images(train, test, options, y=texts[train.y], **with_test)
-    return replace(source, task="classification", classes=classes)
+    return replace(source, task="classification", classes=classes, unread=unread_folder(path))
 
 
 def _bare_images(files: list[Path], options: ImageOptions) -> Source:
@@ -232,6 +241,7 @@ def _of_images(train: Images, test: Images | None, options: ImageOptions, **part
     skipped = train.skipped + (() if test is None or test is train else test.skipped)
     size = options.size
     text = "JPEG and PNG images" + (f" scaled to {size} x {size}" if size else "")
+    text += ", made grey" if options.grey else ""
     text += f", {len(skipped)} left out that cannot be decoded" if skipped else ""
     text += ", decoded batch by batch" if isinstance(train.x, OnDemand) else ""
     files = tuple(map(str, train.paths))

@@ -15,7 +15,13 @@ from magmadnn.data.batching import split_rows
 from magmadnn.data.images.folders import BadImages, ImageOptions
 from magmadnn.data.images.reading import Decode
 from magmadnn.data.preparation.preparation import Preparation
-from magmadnn.data.preparation.targets import Task, check_task, class_names, target_kind
+from magmadnn.data.preparation.targets import (
+    Task,
+    check_task,
+    class_names,
+    number_classes,
+    target_kind,
+)
 from magmadnn.data.tables.cell_grid import names_text
 from magmadnn.data.tables.chosen_columns import Names
 from magmadnn.data.tables.libraries import is_table
@@ -217,7 +223,7 @@ def load(
         f"of {_shape(preparation.input_shape)} inputs{_components_words(preparation)}; "
         f"{_target_words(source, preparation)}"
     )
-    notes = _notes(source, preparation)
+    notes = _notes(source, preparation) + _classes_notes(name, y, preparation.classes)
     return Dataset(description, x, y, x_test, y_test, preparation, notes, files, test_files)
 
 
@@ -238,7 +244,7 @@ def load_for(
     """Loads the data that `spec` names, to evaluate or predict with a trained model.
 
     These are the rows of its test set, where it has one of its own; otherwise all rows. Images are scaled as
-    in training.
+    in training, and those in files become grey for a model that was trained on images of one channel.
 
     Args:
         preparation: of the model; a table is read with the columns and categories kept there.
@@ -281,11 +287,15 @@ def load_for(
             ),
             chosen,
             with_target=with_target,
-            images=ImageOptions(preparation.image_size, loader_workers, bad_images, decode),
+            images=ImageOptions(
+                preparation.image_size, loader_workers, bad_images, decode, _takes_grey(preparation)
+            ),
             for_trained=True,
         )
     x, y, files, lines, part = _part(source, test_split, seed)
     raw = y if with_target else None
+    if raw is not None and files is not None:
+        _check_folders(name, source.classes or (), preparation.classes)
     filled = replace(preparation, missing=chosen)
     return Rows(
         description=f"{name}: {source.format}; {len(x):,} {part}",
@@ -355,8 +365,52 @@ def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:
     return notes
 
 
+def _takes_grey(preparation: Preparation) -> bool:
+    """Whether a model takes images of one channel."""
+    return len(preparation.input_shape) == 3 and preparation.input_shape[-1] == 1
+
+
+def _check_folders(name: str, here: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse class folders that a model does not know.
+
+    Raises:
+        DataError: there is one.
+    """
+    if known and (other := [one for one in here if one not in known]):
+        more = ", ..." if len(known) > _SHOWN else ""
+        raise DataError(
+            f"{name}: the class {quoted(other[0])} is none of those that the model was trained on "
+            f"({shown(', '.join(known[:_SHOWN]), 200)}{more}): rename its folder, or remove it"
+        )
+
+
+def _classes_notes(name: str, y: Array, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Which classes no training row has.
+
+    Raises:
+        DataError: all training rows are of one class.
+    """
+    if not classes:
+        return ()
+    rows = np.bincount(number_classes(y, classes), minlength=len(classes))
+    if (rows > 0).sum() < 2:
+        raise DataError(
+            f"{name}: every training row is of the class {quoted(classes[int(rows.argmax())])}, so there is "
+            "nothing to learn: add rows, or keep back others, by another seed or share"
+        )
+    if not (without := [one for one, count in zip(classes, rows, strict=True) if not count]):
+        return ()
+    more = ", ..." if len(without) > _SHOWN else ""
+    are = "is" if len(without) == 1 else "are"
+    listed = f"{shown(', '.join(without[:_SHOWN]), 200)}{more}"
+    found = f"{len(without)} of the {len(classes)} classes {are} in no training row"
+    return (f"{found}, and so never learnt: {listed}",)
+
+
 def _skipped(source: Source) -> tuple[str, ...]:
-    return tuple(f"left out {line}" for line in source.skipped)
+    unread = source.unread
+    notes = () if unread is None else (f"not read, as there is a folder test: {shown(unread)}",)
+    return notes + tuple(f"left out {line}" for line in source.skipped)
 
 
 def _components_words(preparation: Preparation) -> str:

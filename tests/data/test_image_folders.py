@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 import magmadnn.data as data
-from magmadnn.data.images.decoding import decoded
+from magmadnn.data.images.decoding import Made, decoded
 from magmadnn.errors import (
     ArgumentError,
     DataError,
@@ -91,22 +92,22 @@ def test_the_number_of_workers_changes_nothing(tmp_path, workers):
 def test_grey_palette_and_transparent_images_become_rgb(tmp_path):
     grey = random_bytes(20, "grey").reshape(4, 5)
     equal = np.repeat(grey[..., None], 3, axis=-1)
-    np.testing.assert_array_equal(decoded(save(tmp_path / "grey.png", grey), None), equal)
+    np.testing.assert_array_equal(decoded(save(tmp_path / "grey.png", grey), Made()), equal)
     sixteen = Image.fromarray(grey.astype(np.uint16) * 256 + 77)
-    np.testing.assert_array_equal(decoded(save(tmp_path / "sixteen.png", sixteen), None), equal)
+    np.testing.assert_array_equal(decoded(save(tmp_path / "sixteen.png", sixteen), Made()), equal)
     colours = np.array([[255, 0, 0], [0, 200, 0], [7, 8, 9]], np.uint8)
     palette = Image.fromarray((grey % 3).astype(np.uint8), "L")
     palette.putpalette(colours.tobytes())
     np.testing.assert_array_equal(
-        decoded(save(tmp_path / "palette.png", palette), None), colours[grey % 3]
+        decoded(save(tmp_path / "palette.png", palette), Made()), colours[grey % 3]
     )
     # Half of red over white: 255 * 128/255 + 0 ... = (255, 127, 127).
     half = Image.new("RGBA", (2, 3), (255, 0, 0, 128))
     np.testing.assert_array_equal(
-        decoded(save(tmp_path / "half.png", half), None), np.full((3, 2, 3), [255, 127, 127])
+        decoded(save(tmp_path / "half.png", half), Made()), np.full((3, 2, 3), [255, 127, 127])
     )
     hidden = Image.new("RGBA", (2, 3), (1, 2, 3, 0))
-    assert (decoded(save(tmp_path / "hidden.png", hidden), None) == 255).all()
+    assert (decoded(save(tmp_path / "hidden.png", hidden), Made()) == 255).all()
 
 
 def test_the_orientation_of_exif_data_is_obeyed(tmp_path):
@@ -115,7 +116,7 @@ def test_the_orientation_of_exif_data_is_obeyed(tmp_path):
     exif = Image.Exif()
     exif[274] = 6  # turned by 90 degrees: what is left in the file is on top
     path = save(tmp_path / "turned.jpg", pixels, exif=exif, quality=95)
-    found = decoded(path, None)
+    found = decoded(path, Made())
     assert found.shape == (16, 8, 3)
     assert found[:7].min() > 240
     assert found[9:].max() < 15
@@ -126,7 +127,7 @@ def test_an_image_is_scaled_on_its_shorter_side_and_its_middle_kept(tmp_path):
     pixels = np.zeros((6, 18, 3), np.uint8)
     pixels[:, 6:12] = np.repeat(np.repeat([[10, 90], [50, 130]], 3, 0), 3, 1)[..., None]
     pixels[:, :6], pixels[:, 12:] = 255, 255
-    found = decoded(save(tmp_path / "wide.png", pixels), 2)
+    found = decoded(save(tmp_path / "wide.png", pixels), Made(2))
     assert found.shape == (2, 2, 3)
     # A triangle that reaches 3 pixels each way: of a row, 7/9 are of the own square, 1/9 of each neighbour;
     # of a column at the image's edge 7/8 and 1/8.
@@ -237,7 +238,27 @@ def other_test_size(root: Path) -> Path:
     return folder_of(root, ("test",), 6)
 
 
+def of_another_name(name: str) -> Any:
+    return lambda root: folder_of(root, ("train", name))
+
+
+def beside_class_folders(root: Path) -> Path:
+    save(root / "cat" / "0.png", pixels_of("x", 5, 5))
+    save(root / "dog" / "0.png", pixels_of("x", 5, 5))
+    return folder_of(root, ("test",))
+
+
 MISTAKES = {
+    of_another_name(
+        "Test"
+    ): "{p}: holds the classes of train in Test too, which is neither called test nor "
+    "val: rename it, or, to test with a share of train, move it away",
+    of_another_name(
+        "validation"
+    ): "{p}: holds the classes of train in validation too, which is neither "
+    "called test nor val: rename it, or, to test with a share of train, move it away",
+    beside_class_folders: "{p}: holds test but no train: put the class folders of training images into a "
+    "folder train beside it",
     other_sizes: "{p}/train/dog/9.png: has 5 x 6 pixels, but {p}/train/cat/0.png has 5 x 5: give "
     "image_size=64, say, to scale all to one size",
     other_test_size: "{p}/test/cat/0.png: has 6 x 6 pixels, but training images have 5 x 5: give "
@@ -324,6 +345,90 @@ def test_images_of_another_size_do_not_fit_a_model_of_unscaled_ones(tmp_path):
     folder_of(tmp_path / "six", size=6)
     with pytest.raises(ShapeError, match=r"\(6, 6, 3\), expected \(5, 5, 3\)"):
         data.load_for(made, str(tmp_path / "six"))
+
+
+def test_a_test_set_alone_and_one_class_of_it_will_do(tmp_path):
+    made = data.load(str(folder_of(tmp_path / "both"))).preparation
+    folder_of(tmp_path / "alone", ("test",))
+    rows = data.load_for(made, str(tmp_path / "alone"))
+    assert rows.is_test_set and rows.y.tolist() == [0, 0, 0, 1, 1, 1]
+    folder_of(tmp_path / "val", ("val",))
+    assert data.load_for(made, str(tmp_path / "val")).is_test_set
+    shutil.rmtree(tmp_path / "alone" / "test" / "cat")
+    assert data.load_for(made, str(tmp_path / "alone")).y.tolist() == [1, 1, 1]
+    shutil.rmtree(tmp_path / "both" / "test" / "dog")
+    assert data.load_for(made, str(tmp_path / "both")).y.tolist() == [0, 0, 0]
+
+
+def test_a_class_that_the_model_does_not_know_is_named_with_its_folder(tmp_path):
+    made = data.load(str(folder_of(tmp_path / "known"))).preparation
+    place = folder_of(tmp_path / "other", ("test",))
+    (place / "test" / "dog").rename(place / "test" / "bird")
+    with pytest.raises(DataError) as found:
+        data.load_for(made, str(place))
+    assert str(found.value) == (
+        f"{place}: the class 'bird' is none of those that the model was trained on (cat, dog): rename its "
+        "folder, or remove it"
+    )
+    assert len(data.load_for(made, str(place), with_target=False).x) == 6
+
+
+def test_images_become_grey_for_a_model_of_one_channel(tmp_path):
+    """As of MNIST, whose preparation says nothing of files."""
+    x = random_bytes(40 * 25, "grey").reshape(40, 5, 5, 1) / np.float32(255)
+    made = data.Preparation.fit(x, np.array(["cat", "dog"])[np.arange(40) % 2])
+    folder_of(tmp_path)
+    grey = random_bytes(25, "grey file").reshape(5, 5)
+    save(tmp_path / "test" / "dog" / "3.png", grey)
+    rows = data.load_for(made, str(tmp_path))
+    assert "made grey" in rows.description
+    assert rows.x.shape == (7, 5, 5, 1)
+    raw = rows.x * made.std + made.mean
+    np.testing.assert_allclose(raw[6, ..., 0], grey / 255, atol=1e-6)
+    # ITU-R BT.601, and the rounding of Pillow's to whole levels
+    luma = pixels_of("testcat0", 5, 5) @ [0.299, 0.587, 0.114]
+    np.testing.assert_allclose(255 * raw[0, ..., 0], luma, atol=1)
+    streamed = data.load_for(made, str(tmp_path), decode="stream")
+    np.testing.assert_array_equal(np.asarray(streamed.x), rows.x)
+    with pytest.raises(
+        ShapeError, match=r"\(6, 6, 1\), expected \(5, 5, 1\).*scale images to 5 x 5"
+    ):
+        data.load_for(made, str(folder_of(tmp_path / "six", size=6)))
+
+
+# --- what is said of a folder that can be read ---
+
+
+def test_a_folder_val_beside_test_is_said_not_to_be_read(tmp_path):
+    loaded = data.load(str(folder_of(tmp_path, ("train", "test", "val"))))
+    assert loaded.notes == (f"not read, as there is a folder test: {tmp_path / 'val'}",)
+    assert loaded.test_files[0] == str(tmp_path / "test" / "cat" / "0.png")
+    assert data.load_for(loaded.preparation, str(tmp_path)).notes == loaded.notes
+
+
+def test_class_folders_one_level_deeper_are_found_and_named(tmp_path):
+    folder_of(tmp_path / "flowers")
+    with pytest.raises(DataError) as found:
+        data.load(str(tmp_path))
+    assert str(found.value) == (
+        f"{tmp_path}: class folders stand in its folder flowers: give {tmp_path / 'flowers'}, or call it "
+        "train (and that of a test set test)"
+    )
+
+
+def test_classes_without_training_rows_are_said(tmp_path):
+    x = random_bytes(30 * 75, "few").reshape(30, 5, 5, 3)
+    y = np.arange(30) % 3
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": np.arange(30) % 5}
+    np.savez(tmp_path / "more.npz", **arrays)
+    assert data.load(str(tmp_path / "more.npz")).notes == (
+        "2 of the 5 classes are in no training row, and so never learnt: 3, 4",
+    )
+    np.savez(tmp_path / "one.npz", **{**arrays, "y_train": np.full(30, 2)})
+    with pytest.raises(
+        DataError, match="every training row is of the class '2', so there is nothing"
+    ):
+        data.load(str(tmp_path / "one.npz"))
 
 
 # --- CIFAR-100 ---

@@ -1,10 +1,11 @@
-"""One JPEG or PNG file to RGB bytes, by Pillow; what cannot be decoded says why."""
+"""One JPEG or PNG file to bytes of RGB or grey, by Pillow; what cannot be decoded says why."""
 
 from __future__ import annotations
 
 import io
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,19 @@ _REFUSALS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Made:
+    """What is made of an image.
+
+    Attributes:
+        size: pixels on each side that it is scaled to; None: it stays.
+        grey: whether it becomes grey, with one channel, in place of RGB.
+    """
+
+    size: int | None = None
+    grey: bool = False
+
+
 def is_image_name(path: Path) -> bool:
     """Whether a file is named like an image that can be read."""
     return path.suffix.lower() in ENDINGS
@@ -47,12 +61,13 @@ def need_pillow(what: str) -> None:
         raise MissingExtraError.of("Pillow", what, "data") from error
 
 
-def decoded(path: Path, size: int | None) -> NDArray[np.uint8]:
+def decoded(path: Path, made: Made) -> NDArray[np.uint8]:
     """The image in a file as [height, width, 3], in the orientation that its EXIF data says.
 
     Grey values become equal R, G and B; palettes are looked up; transparent pixels are blended with white;
     16-bit values keep their upper 8 bits. With a size the image is scaled, by the mean over the area of a
-    triangle filter, until its shorter side is `size`, and the middle `size` x `size` pixels are kept.
+    triangle filter, until its shorter side is `size`, and the middle `size` x `size` pixels are kept. Grey
+    ones are [height, width, 1], with the brightness of ITU-R BT.601.
 
     Raises:
         DataError: it is damaged, cut short, not what its name says, or too large; the text has no path.
@@ -68,7 +83,7 @@ def decoded(path: Path, size: int | None) -> NDArray[np.uint8]:
     _check_kind(data, said)
     with reading(path):  # which words a MemoryError
         try:
-            return _pixels(_opened(data, said), size)
+            return _pixels(_opened(data, said), made)
         except DataError:
             raise
         except _REFUSALS as error:
@@ -106,14 +121,16 @@ def _opened(data: bytes, kind: str) -> Image.Image:
     return image
 
 
-def _pixels(image: Image.Image, size: int | None) -> NDArray[np.uint8]:
-    """RGB bytes of an opened image."""
+def _pixels(image: Image.Image, made: Made) -> NDArray[np.uint8]:
+    """Bytes of an opened image."""
     from PIL import ImageOps
 
     image.load()  # before orientation and palettes, so that a cut file is told as such
     image = _rgb(ImageOps.exif_transpose(image))
-    if size is not None:
-        image = _resized(image, size)
+    if made.size is not None:
+        image = _resized(image, made.size)
+    if made.grey:
+        return np.asarray(image.convert("L"), np.uint8)[..., np.newaxis]
     return np.asarray(image, np.uint8)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from magmadnn.calls import checked_call
 from magmadnn.data._find import list_folder
-from magmadnn.data.images.decoding import is_image_name, need_pillow
+from magmadnn.data.images.decoding import Made, is_image_name, need_pillow
 from magmadnn.data.images.reading import (
     DECODES,
     Decode,
@@ -47,12 +47,14 @@ class ImageOptions:
         workers: threads that decode; None: as many as compiled programs run on.
         bad_images: "error": files that cannot be decoded are an error; "skip": they are left out.
         decode: "memory": all at once; "stream": each batch when it is asked for; None: by what they need.
+        grey: whether they become grey, with one channel, in place of RGB.
     """
 
     size: int | None = None
     workers: int | None = None
     bad_images: BadImages = "error"
     decode: Decode | None = None
+    grey: bool = False
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -69,14 +71,19 @@ class ImageOptions:
         if self.decode is not None and self.decode not in DECODES:
             raise UnknownNameError.of("decode", self.decode, DECODES)
 
+    @property
+    def made(self) -> Made:
+        """What is made of each image."""
+        return Made(self.size, self.grey)
+
 
 @dataclass(frozen=True, eq=False)
 class Images:
     """Images of one size with their labels.
 
     Attributes:
-        x: float32 in 0..1, [rows, height, width, 3]; or rows on demand (`OnDemand`), decoded when they are
-            asked for: `x[rows]`.
+        x: float32 in 0..1, [rows, height, width, 3], or with one channel where they become grey; or rows on
+            demand (`OnDemand`), decoded when they are asked for: `x[rows]`.
         y: number of each one's class among `classes`, int64.
         paths: of the files, in the order of the rows.
         skipped: a line for each file that was left out.
@@ -148,7 +155,14 @@ def read_image_folder(place: Path, options: ImageOptions) -> ImageFolder:
     """As `image_folder`."""
     need_pillow("reading images")
     top, below = _parts(place)
+    if top == place and below is not None:
+        raise DataError(
+            f"{shown(place)}: holds {below.name} but no train: put the class folders of training images into "
+            "a folder train beside it"
+        )
     classes = _classes(top)
+    if top != place and below is None:
+        _check_no_other_set(place, classes)
     train = _images(top, classes, _files(top, classes, classes), options, None)
     if below is None:
         return ImageFolder(classes, train, None)
@@ -166,32 +180,54 @@ def read_image_folder(place: Path, options: ImageOptions) -> ImageFolder:
 def read_test_images(place: Path, options: ImageOptions) -> tuple[tuple[str, ...], Images, bool]:
     """Classes and images of the test set, and True; or, where there is none, all of them, and False.
 
+    There may be a test set only, and one class.
+
     Raises:
         As `image_folder`.
     """
     need_pillow("reading images")
     top, below = _parts(place)
     chosen = below or top
-    classes = _classes(chosen)
+    classes = _classes(chosen, least=1)
     images = _images(chosen, classes, _files(chosen, classes, classes), options, None)
     return classes, images, below is not None
 
 
 def _parts(place: Path) -> tuple[Path, Path | None]:
-    """Where the class folders of training images stand, and those of test images, if there are any."""
-    if not _has_folder(place, "train"):
-        return place, None
-    return place / "train", next((place / n for n in _TESTS if _has_folder(place, n)), None)
+    """Where the class folders of training images stand, and those of test images, if there are any.
+
+    Without `train` the class folders stand in the folder itself, unless they do in `test` or `val`.
+    """
+    test = next((place / n for n in _TESTS if _has_folder(place, n)), None)
+    if _has_folder(place, "train"):
+        return place / "train", test
+    return place, test if test is not None and _class_folders(test) else None
 
 
-def _classes(top: Path) -> tuple[str, ...]:
+def _check_no_other_set(place: Path, classes: Sequence[str]) -> None:
+    """Refuse a folder beside `train` that holds its classes, such as `Test` or `valid`: it was not read."""
+    for name in _class_folders(place):
+        if name != "train" and not set(classes).isdisjoint(_class_folders(place / name)):
+            raise DataError(
+                f"{shown(place)}: holds the classes of train in {shown(name)} too, which is neither called "
+                "test nor val: rename it, or, to test with a share of train, move it away"
+            )
+
+
+def _classes(top: Path, least: int = 2) -> tuple[str, ...]:
     classes = _class_folders(top)
-    if len(classes) < 2:
+    if len(classes) < least:
         found = f"one class, {shown(classes[0])!r}" if classes else "no class folders"
         raise DataError(
             f"{shown(top)}: holds {found}: expected a folder of images for each of two classes or more"
         )
     return classes
+
+
+def unread_folder(place: Path) -> Path | None:
+    """The folder `val`, where it stands beside `train` and `test` and so is not read."""
+    unread = all(_has_folder(place, name) for name in ("train", *_TESTS))
+    return place / "val" if unread else None
 
 
 def read_image_files(paths: Sequence[Path], options: ImageOptions) -> Images:
@@ -204,10 +240,18 @@ def read_image_files(paths: Sequence[Path], options: ImageOptions) -> Images:
     return _images(paths[0].parent, (), [(path, 0) for path in paths], options, None)
 
 
-def has_class_folders(place: Path) -> bool:
-    """Whether there are folders of images in a folder, or in its `train`."""
-    top, _ = _parts(place)
-    return top != place or any(_image_names(top / name) for name in _class_folders(top))
+def has_class_folders(place: Path, *, for_trained: bool = False) -> bool:
+    """Whether there are folders of images in a folder, or in its `train`; for a trained model, or `test`."""
+    top, below = _parts(place)
+    if top != place or (below is not None and for_trained):
+        return True
+    return any(_image_names(top / name) for name in _class_folders(top))
+
+
+def inner_class_folders(place: Path) -> Path | None:
+    """The first folder in a folder that holds folders of images itself."""
+    inner = (place / name for name in _class_folders(place))
+    return next((one for one in inner if has_class_folders(one)), None)
 
 
 def image_files(place: Path) -> list[Path]:
@@ -258,7 +302,7 @@ def _images(
     paths = [path for path, _ in files]
     streams = _streams(top, paths, options)
     read = look_at_all if streams else decode_all
-    found: list[Any] = list(read(paths, options.size, options.workers))
+    found: list[Any] = list(read(paths, options.made, options.workers))
     bad = [k for k, one in enumerate(found) if isinstance(one, str)]
     words = tuple(f"{shown(paths[k])}: {found[k]}" for k in bad)
     if bad and options.bad_images == "error":
@@ -275,7 +319,7 @@ def _images(
     _check_sizes(kept, [one.shape for one in decoded], expected)
     x: NDArray[np.float32] | OnDemand
     if streams:
-        x = images_on_demand(kept, decoded, options.size, options.workers)
+        x = images_on_demand(kept, decoded, options.made, options.workers)
     else:
         x = np.empty((len(kept), *decoded[0].shape), np.float32)
         for row, pixels in enumerate(decoded):
@@ -289,7 +333,7 @@ def _streams(top: Path, paths: Sequence[Path], options: ImageOptions) -> bool:
     if options.size is not None:
         height = width = options.size
     else:
-        one = partial(look_at_all, size=None, workers=1)
+        one = partial(look_at_all, made=Made(), workers=1)
         first = next((f for path in paths if isinstance(f := one([path])[0], Looked)), None)
         if first is None:
             return False  # none can be decoded

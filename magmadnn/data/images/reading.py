@@ -1,6 +1,6 @@
 """Many files of images at a time, by threads: all of them into memory, or each batch when it is asked for.
 
-Both ways give the same bits: an image's values depend on its file and the size only.
+Both ways give the same bits: an image's values depend on its file and on what is made of it only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data.images.decoding import decoded
+from magmadnn.data.images.decoding import Made, decoded
 from magmadnn.errors import DataError, MagmaDNNError, shown
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.runtime.threads import thread_count
@@ -62,28 +62,28 @@ def needs_stream(decode: Decode | None, needed: int) -> bool:
     return needed > _SMALL and needed > STREAMED_SHARE * available_bytes()
 
 
-def decode_all(paths: Sequence[Path], size: int | None, workers: int | None) -> list[Pixels | str]:
+def decode_all(paths: Sequence[Path], made: Made, workers: int | None) -> list[Pixels | str]:
     """Pixels of each file, or why there are none."""
-    return _for_each(paths, size, workers, lambda pixels: pixels)
+    return _for_each(paths, made, workers, lambda pixels: pixels)
 
 
-def look_at_all(paths: Sequence[Path], size: int | None, workers: int | None) -> list[Looked | str]:
+def look_at_all(paths: Sequence[Path], made: Made, workers: int | None) -> list[Looked | str]:
     """What is known of each file, or why it cannot be decoded; no more images than threads are held."""
 
     def look(pixels: Pixels) -> Looked:
         return Looked(pixels.shape, row_digest(scaled(pixels)))
 
-    return _for_each(paths, size, workers, look)
+    return _for_each(paths, made, workers, look)
 
 
 def images_on_demand(
-    paths: Sequence[Path], looked: Sequence[Looked], size: int | None, workers: int | None
+    paths: Sequence[Path], looked: Sequence[Looked], made: Made, workers: int | None
 ) -> OnDemand:
     """Images in 0..1 of files that were looked at and are alike, each decoded when it is asked for."""
     shape = looked[0].shape
 
     def read(rows: NDArray[np.int64]) -> NDArray[Any]:
-        return _read([paths[row] for row in rows.tolist()], shape, size, workers)
+        return _read([paths[row] for row in rows.tolist()], shape, made, workers)
 
     digests = tuple(one.digest for one in looked)
     return OnDemand((len(paths), *shape), np.dtype(np.float32), read, digests=digests)
@@ -100,7 +100,7 @@ def scaled(pixels: Pixels) -> NDArray[np.float32]:
 
 
 def _read(
-    paths: Sequence[Path], shape: tuple[int, ...], size: int | None, workers: int | None
+    paths: Sequence[Path], shape: tuple[int, ...], made: Made, workers: int | None
 ) -> NDArray[np.float32]:
     """Images of these files.
 
@@ -111,7 +111,7 @@ def _read(
 
     def put(row: int) -> str | None:
         try:
-            pixels = decoded(paths[row], size)
+            pixels = decoded(paths[row], made)
         except MagmaDNNError as error:
             return str(error)
         if pixels.shape != shape:
@@ -129,13 +129,13 @@ def _read(
 
 def _for_each(
     paths: Sequence[Path],
-    size: int | None,
+    made: Made,
     workers: int | None,
     use: Callable[[Pixels], Found],
 ) -> list[Found | str]:
     def one(path: Path) -> Found | str:
         try:
-            return use(decoded(path, size))
+            return use(decoded(path, made))
         except DataError as error:
             return str(error)
 
