@@ -239,7 +239,42 @@ def test_the_preset_does_not_mirror_grey_images():
     assert augment.standard((1, 1, 1)) == (augment.RandomCrop(1, "edge"),)
 
 
+class Custom(augment.Augmentation):
+    """A user's own, which applies a function."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def apply(self, images, draws, use):
+        return self.function(images)
+
+
+def test_what_a_transform_of_the_users_gives_is_looked_at():
+    found = augment.augmented(images(), Custom(lambda x: x.astype(np.float64) + 1))
+    np.testing.assert_array_equal(found, images() + np.float32(1))
+    assert found.dtype == np.float32
+
+
 MISTAKES = {
+    f"augment: Custom.apply has to return an array of the shape {images().shape} that it was given, got "
+    f"shape {images()[:, 1:].shape}": lambda: augment.augmented(images(), Custom(lambda x: x[:, 1:])),
+    f"augment: Custom.apply has to return an array of the shape {images().shape} that it was given, got "
+    "NoneType": lambda: augment.augmented(images(), Custom(lambda x: None)),
+    f"augmented: rows must be a list of whole numbers from 0 to {len(images()) - 1}, got [-1]": lambda: (
+        augment.augmented(images(), "standard", rows=[-1])
+    ),
+    f"augmented: rows must be a list of whole numbers from 0 to {len(images()) - 1}, got [0.5]": lambda: (
+        augment.augmented(images(), "standard", rows=[0.5])
+    ),
+    f"augmented: rows must be a list of whole numbers from 0 to {len(images()) - 1}, got [99]": lambda: (
+        augment.augmented(images(), "standard", rows=[99])
+    ),
+    "augmented: seed must be a whole number from 0, got 0.5": lambda: augment.augmented(
+        images(), "standard", seed=0.5
+    ),
+    "augmented: epoch must be a whole number from 0, got -1": lambda: augment.augmented(
+        images(), "standard", epoch=-1
+    ),
     "RandomCrop: padding must be a whole number from 1 to 4096, got 0": lambda: augment.RandomCrop(0),
     "RandomCrop: padding must be a whole number from 1 to 4096, got 1.5": lambda: augment.RandomCrop(1.5),
     "RandomRotation: degrees must be a number from 0.001 to 180, got 200": lambda: (

@@ -128,6 +128,12 @@ MISTAKES: dict[str, Any] = {
     "convolution: strides must be an integer from 1, or one for each of 2 axes of places, got 0": (
         lambda: ops.convolution(X, W, strides=0)
     ),
+    "convolution_transposed: padding (3, 3) takes away all 5 outputs along axis 1 of x (2, 5, 6, 4): "
+    "give less": (lambda: ops.convolution_transposed(X, W[:1, :1, :, :4], padding=(3, 1))),
+    "convolution_transposed: padding (2, 4) takes away all 6 outputs along axis 2 of x (2, 5, 6, 4): "
+    "give less": (
+        lambda: ops.convolution_transposed(X, W[:1, :1, :, :4], padding=((1, 3), (2, 4)))
+    ),
     "convolution_transposed: x has 4 channels, but w takes 6: x (2, 5, 6, 4), w (3, 3, 4, 6)": (
         lambda: ops.convolution_transposed(X, W)
     ),

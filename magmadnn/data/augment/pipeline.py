@@ -14,7 +14,8 @@ from magmadnn.data._structure import as_array, take_rows
 from magmadnn.data.augment.augmentation import Augmentation, Draws, Images
 from magmadnn.data.augment.geometry import RandomCrop, RandomFlip
 from magmadnn.data.augment.mixing import Mixup, mixed
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError, quoted
+from magmadnn.graph.signature import is_integer
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
@@ -104,7 +105,7 @@ class Pipeline:
             images += mean
         for number, transform in enumerate(self.transforms):
             if not isinstance(transform, Mixup):
-                images = transform.apply(images, draws, self._use(number))
+                images = _applied(transform, images, draws, self._use(number))
         if raw:
             images -= mean
             images /= scale
@@ -172,11 +173,46 @@ def augmented(
     x = as_array(x, "augmented: x")
     check_images(x)
     transforms = as_transforms(augment, x.shape[1:])
-    made = Pipeline(transforms, seed)
+    for what, number in (("seed", seed), ("epoch", epoch)):
+        if not is_integer(number) or number < 0:
+            raise ArgumentError(f"augmented: {what} must be a whole number from 0, got {number!r}")
+    made = Pipeline(transforms, int(seed))
     if made.mixup is not None:
         raise ArgumentError("augmented: Mixup needs targets: leave it out to look at images")
-    chosen = np.arange(len(x)) if rows is None else np.asarray(rows, np.int64)
-    return made.images(x, chosen, epoch)
+    return made.images(x, _chosen(rows, len(x)), int(epoch))
+
+
+def _chosen(rows: Any, count: int) -> Rows:
+    """The numbers of rows that are looked at.
+
+    Raises:
+        ArgumentError: they are none of these rows.
+    """
+    if rows is None:
+        return np.arange(count)
+    chosen = np.asarray(rows)
+    whole = chosen.ndim == 1 and (chosen.dtype.kind in "iu" or not chosen.size)
+    if not whole or (chosen.size and not 0 <= chosen.min() <= chosen.max() < count):
+        raise ArgumentError(
+            f"augmented: rows must be a list of whole numbers from 0 to {count - 1}, got {quoted(rows)}"
+        )
+    return chosen.astype(np.int64)
+
+
+def _applied(transform: Augmentation, images: Images, draws: Draws, use: str) -> Images:
+    """What a transform, perhaps one of the user's, makes of images.
+
+    Raises:
+        ShapeError: it gives something else than as many images of the same size.
+    """
+    made: Any = transform.apply(images, draws, use)
+    if not isinstance(made, np.ndarray) or made.shape != images.shape:
+        got = f"shape {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
+        raise ShapeError(
+            f"augment: {type(transform).__name__}.apply has to return an array of the shape {images.shape} "
+            f"that it was given, got {got}"
+        )
+    return made.astype(np.float32, copy=False)
 
 
 def check_images(x: Array) -> None:

@@ -361,7 +361,7 @@ def convolution_transposed(
     numbers, and `places * stride` with "same"; `reach` is `(size - 1) * dilation + 1`.
 
     Raises:
-        ArgumentError, ShapeError: if settings and operands do not fit.
+        ArgumentError, ShapeError: if settings and operands do not fit, or the padding leaves no outputs.
     """
     words = words_of("convolution_transposed", "x", "w")
     shape, filters = shape_of(x), shape_of(w)
@@ -390,6 +390,12 @@ def convolution_transposed(
     )
     pads = pads_of(words, padding, places, reach, steps)
     if padding != "same":
+        for axis, (n, pair) in enumerate(zip(places, pads, strict=True), 1):
+            if isinstance(n, int) and n and n <= sum(pair):
+                raise ShapeError(
+                    f"{words.name}: padding {pair} takes away all {n} outputs along axis {axis} of x "
+                    f"{shape_text(shape)}: give less"
+                )
         places = tuple(n - (a + b) for n, (a, b) in zip(places, pads, strict=True))
     return convolution_inputs(
         x,
