@@ -194,10 +194,8 @@ def load(
             missing,
             images=images,
         )
-        if source.table is None and (
-            given := [k for k, v in columns.items() if v not in (None, ())]
-        ):
-            raise ArgumentError(f"{name}: {given[0]} names columns of a table, and this is none")
+        if source.table is None:
+            _check_no_columns(name, {**columns, "target": target}, decimal)
     if source.y is None:
         raise ArgumentError(f"{name}: without a target there is nothing to train: name a column")
     all_targets = np.concatenate([source.y, *([] if source.y_test is None else [source.y_test])])
@@ -363,6 +361,29 @@ def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:
         are = "is" if len(constant) == 1 else "are"
         notes += (f"constant in the training rows, and so not used, {are} {names_text(constant)}",)
     return notes
+
+
+def _check_no_columns(name: str, columns: dict[str, Any], decimal: str) -> None:
+    """Refuse what is said of the columns of a table, for other data.
+
+    Raises:
+        ArgumentError: something is.
+    """
+    nothing = (
+        None,
+        (),
+        [],
+        -1,
+        "-1",
+        ("-1",),
+        (-1,),
+    )  # -1: the last column, unless one says otherwise
+    if given := [k for k, value in columns.items() if value not in nothing]:
+        raise ArgumentError(f"{name}: {given[0]} names columns of a table, and this is none")
+    if decimal != ".":
+        raise ArgumentError(
+            f"{name}: decimal is of numbers in the text of a table, and this is none"
+        )
 
 
 def _takes_grey(preparation: Preparation) -> bool:

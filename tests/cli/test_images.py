@@ -131,7 +131,26 @@ def test_a_convolutional_network_is_trained_and_summarised(tmp_path, command):
     Path("t.csv").write_text("a,b\n" + "".join(f"{k},{k % 3}\n" for k in range(40)))
     done = command("train", "lenet5", "--data", "t.csv", "--out", "other")
     assert "lenet5: expected images" in done.err
+    done = command("train", "--data", "t.csv", "--augment", "standard", "--out", "other")
+    assert done.err == (
+        "magmadnn: error: --augment standard: changes images, and inputs here have the shape (1,); leave it "
+        "out\n"
+    )
     assert not Path("other").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--target", "3"), "target names columns of a table, and this is none"),
+        (("--ignore", "a"), "ignore names columns of a table, and this is none"),
+        (("--decimal", ","), "decimal is of numbers in the text of a table, and this is none"),
+    ],
+)
+def test_options_of_tables_are_refused_for_images(tmp_path, command, option, words):
+    write(tmp_path / "images")
+    done = command("train", *TRAIN, *option)
+    assert done.err == f"magmadnn: error: {tmp_path}/images: {words}\n"
 
 
 def test_summary_of_a_network_by_name(command):

@@ -103,6 +103,7 @@ class Settings:
 
         Raises:
             UnknownNameError: for a model or a preset that is not known.
+            ArgumentError: for arguments that the model or the data cannot have.
         """
         given = {k: v for k, v in vars(arguments).items() if v is not None}
         network = by_name(given.get("model", "mlp"))
@@ -126,6 +127,11 @@ class Settings:
         values |= {k: v for k, v in given.items() if k in values}
         values["data"] = absolute_data(values["data"])
         values["model"] = network.name  # of a file: absolute
+        if len(input_shape) not in (0, 3) and given.get("augment", "none") != "none":
+            raise ArgumentError(
+                f"--augment {values['augment']}: changes images, and inputs here have the shape "
+                f"{tuple(input_shape)}; leave it out"
+            )
         if values["json"] is not None:
             values["json"] = str(expanded(values["json"]).absolute())
         return cls(**values)
