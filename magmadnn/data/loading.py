@@ -369,17 +369,10 @@ def _check_no_columns(name: str, columns: dict[str, Any], decimal: str) -> None:
     Raises:
         ArgumentError: something is.
     """
-    nothing = (
-        None,
-        (),
-        [],
-        -1,
-        "-1",
-        ("-1",),
-        (-1,),
-    )  # -1: the last column, unless one says otherwise
-    if given := [k for k, value in columns.items() if value not in nothing]:
-        raise ArgumentError(f"{name}: {given[0]} names columns of a table, and this is none")
+    for column, value in columns.items():
+        said = list(value) if isinstance(value, (tuple, list, np.ndarray)) else [value]
+        if said not in ([], [None], [-1], ["-1"]):  # -1 is where nothing is said
+            raise ArgumentError(f"{name}: {column} names columns of a table, and this is none")
     if decimal != ".":
         raise ArgumentError(
             f"{name}: decimal is of numbers in the text of a table, and this is none"
