@@ -312,6 +312,33 @@ def test_a_bomb_in_a_text_chunk_of_a_png_is_refused(tmp_path):
         data.image_folder(tmp_path)
 
 
+def test_a_test_folder_is_read_with_the_labels_of_the_training_folder(tmp_path):
+    """By themselves its classes would be numbered from 0, and so mean others."""
+    for name in ("ant", "cat", "dog"):
+        save(tmp_path / "a" / name / "0.png", pixels_of(name, 5, 5))
+    for name in ("dog", "cat"):
+        save(tmp_path / "b" / name / "0.png", pixels_of(name, 5, 5))
+    trained = data.image_folder(tmp_path / "a")
+    assert data.image_folder(tmp_path / "b").train.y.tolist() == [0, 1]
+    found = data.image_folder(tmp_path / "b", classes=trained.classes)
+    assert found.classes == ("ant", "cat", "dog")
+    assert found.train.y.tolist() == [1, 2]
+    np.testing.assert_array_equal(found.train.x, trained.train.x[1:])
+    shutil.rmtree(tmp_path / "b" / "cat")
+    assert data.image_folder(tmp_path / "b", classes=["dog", "cat"]).train.y.tolist() == [0]
+    with pytest.raises(DataError) as error:
+        data.image_folder(tmp_path / "a", classes=["dog", "cat"])
+    assert str(error.value) == (
+        f"{tmp_path / 'a'}: the class 'ant' is none of the classes that were given (dog, cat): rename its "
+        "folder, or remove it"
+    )
+    for wrong in ("dog", ["dog"], ["dog", "dog"], ["dog", 3], 5):
+        with pytest.raises(
+            ArgumentError, match="classes must be a list of two different names or more"
+        ):
+            data.image_folder(tmp_path / "a", classes=wrong)
+
+
 # --- for a trained model ---
 
 

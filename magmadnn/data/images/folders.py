@@ -25,7 +25,14 @@ from magmadnn.data.images.reading import (
     look_at_all,
     scaled,
 )
-from magmadnn.errors import ArgumentError, DataError, MagmaDNNError, UnknownNameError, shown
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    MagmaDNNError,
+    UnknownNameError,
+    quoted,
+    shown,
+)
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.runtime.threads import MOST
 from magmadnn.storage.input_files import check_room, input_path, reading
@@ -100,7 +107,8 @@ class ImageFolder:
     """What a folder of images holds.
 
     Attributes:
-        classes: names of the class folders, sorted; a label is the place among them.
+        classes: names of the class folders, sorted, or those that were given; a label is the place among
+            them.
         train: all images, or those under `train`.
         test: those under `test` or `val`; None without such a folder.
     """
@@ -118,6 +126,7 @@ def image_folder(
     loader_workers: int | None = None,
     bad_images: BadImages = "error",
     decode: Decode | None = None,
+    classes: Sequence[str] | None = None,
 ) -> ImageFolder:
     """The images in a folder that has a folder for each class, named after it.
 
@@ -140,19 +149,41 @@ def image_folder(
             them, and then whenever a batch needs them, so that memory does not grow with their number; None:
             as a stream where they need more than half of the memory that is available, 27 * height * width
             bytes each with their copy as a network takes it. Values and order are the same.
+        classes: names of the classes in the order of their labels, such as `classes` of the training images
+            for a folder of test images, which may hold some of them only: labels are numbers of the class
+            folders that are there otherwise. None: the class folders, sorted.
 
     Raises:
-        DataError: no or one class; a class without images; a class under `test` that is not under `train`;
-            images of several sizes without `image_size`; a file that is no image, or cannot be decoded.
+        ArgumentError: `classes` are no list of two different names or more.
+        DataError: no or one class; a class without images; a class under `test` that is not under `train`,
+            or none of `classes`; images of several sizes without `image_size`; a file that is no image, or
+            cannot be decoded.
         FileError: a file or folder cannot be read.
         MissingExtraError: Pillow is not installed.
     """
     place = input_path("image_folder: the folder", folder)
-    return read_image_folder(place, ImageOptions(image_size, loader_workers, bad_images, decode))
+    options = ImageOptions(image_size, loader_workers, bad_images, decode)
+    return read_image_folder(place, options, None if classes is None else _checked(classes))
 
 
-def read_image_folder(place: Path, options: ImageOptions) -> ImageFolder:
-    """As `image_folder`."""
+def _checked(classes: Any) -> tuple[str, ...]:
+    """Names of classes that somebody gave.
+
+    Raises:
+        ArgumentError: they are something else.
+    """
+    names = tuple(classes) if isinstance(classes, Sequence) and not isinstance(classes, str) else ()
+    if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
+        raise ArgumentError(
+            f"image_folder: classes must be a list of two different names or more, got {quoted(classes)}"
+        )
+    return names
+
+
+def read_image_folder(
+    place: Path, options: ImageOptions, known: tuple[str, ...] | None = None
+) -> ImageFolder:
+    """As `image_folder`; `known` are the classes in the order of their labels."""
     need_pillow("reading images")
     top, below = _parts(place)
     if top == place and below is not None:
@@ -160,10 +191,16 @@ def read_image_folder(place: Path, options: ImageOptions) -> ImageFolder:
             f"{shown(place)}: holds {below.name} but no train: put the class folders of training images into "
             "a folder train beside it"
         )
-    classes = _classes(top)
+    found = _classes(top, least=2 if known is None else 1)
     if top != place and below is None:
-        _check_no_other_set(place, classes)
-    train = _images(top, classes, _files(top, classes, classes), options, None)
+        _check_no_other_set(place, found)
+    classes = found if known is None else known
+    if unknown := [name for name in found if name not in classes]:
+        raise DataError(
+            f"{shown(top)}: the class {shown(unknown[0])!r} is none of the classes that were given "
+            f"({shown(', '.join(classes), 200)}): rename its folder, or remove it"
+        )
+    train = _images(top, classes, _files(top, found, classes), options, None)
     if below is None:
         return ImageFolder(classes, train, None)
     here = _class_folders(below)
