@@ -323,6 +323,11 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     return Node(node.op, inputs, *of)
 
 
+def with_name(value: Any, name: str) -> Any:
+    """A copy of a node that plans call so; what is no node stays."""
+    return replace(value, name=name) if isinstance(value, Node) else value
+
+
 def with_origin(node: Node, origin: object) -> Node:
     """A copy of `node` that knows which call made it."""
     return replace(node, origin=origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -90,5 +91,32 @@ def test_a_convolution_with_batch_norm_and_relu_is_one_pass_at_prediction() -> N
     )
     plan = model.plan(np.ones((4, 9, 7, 3), np.float32), batch_size=4)
     (product,) = (line for line in plan.splitlines() if " gemm [" in line)
-    assert "matmul subtract multiply add relu" in product
+    assert "direct subtract multiply add relu" in product
     assert plan.count("float32[4, 7, 5, 4]") == 1  # what the product keeps
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "winograd", "fft", "auto"])
+def test_the_plan_says_by_which_way_a_convolution_and_its_gradient_are_computed(
+    algorithm: str,
+) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(2, 8, 8, 128)).astype("float32"), np.arange(2)
+    model = md.Model(
+        [
+            layers.Input((8, 8, 128)),
+            layers.Conv2D(128, 3, padding="same", algorithm=algorithm, name="first"),
+            layers.Conv2D(4, 1, groups=2, name="second"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(2),
+        ],
+        loss="cross_entropy",
+        optimizer="sgd",
+    )
+    lines = model.plan(x, y, batch_size=2).splitlines()
+    way = "winograd" if algorithm == "auto" else algorithm
+    for scope in ("first", "first/gradient"):
+        titles = [line for line in lines if line.endswith(f"# {scope}")]
+        assert any(re.search(rf" gemm \[.*\] {way}\b", line) for line in titles), scope
+    for other in {"direct", "winograd", "fft"} - {way}:
+        assert not any(re.search(rf"\b{other}\b.*# first", line) for line in lines), other
+    assert any(re.search(r" gemm \[.*\] groups\b.*# second$", line) for line in lines)

@@ -82,6 +82,34 @@ def test_gradients_of_random_convolutions_in_native_code(seed: int) -> None:
     assert np.sum(second.numpy() * step) == 2 * np.sum(dw * along.numpy())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(4))
+def test_2000_random_convolutions_in_native_code(block: int) -> None:
+    """Values and both gradients, also of more channels than a vector has lanes; sums are exact in float32."""
+    for seed in range(500 * block, 500 * (block + 1)):
+        x, w, settings = draw(seed)
+        rng = np.random.default_rng((8, seed))
+        dtype = str(rng.choice(["float32", "float64"]))
+        more_c, more_o = (int(n) for n in rng.choice([1, 1, 7, 16], 2))
+        x = rng.integers(-4, 5, (*x.shape[:-1], x.shape[-1] * more_c)).astype(dtype)
+        w = rng.integers(-4, 5, (*w.shape[:-2], w.shape[-2] * more_c, w.shape[-1] * more_o))
+        w = w.astype(dtype)
+        y = REFERENCE(x.astype(np.float64), w.astype(np.float64), **settings)
+        g = rng.integers(-3, 4, y.shape).astype(dtype)
+        image, filters = md.variable("x", x), md.variable("w", w)
+        made = ops.convolution(image, filters, **settings)
+        by_x, by_w = (v.numpy() for v in md.grad(ops.sum(made * g), [image, filters]))
+        assert made.dtype == by_x.dtype == by_w.dtype == dtype, seed
+        assert np.array_equal(made.numpy(), y), seed
+        for found, operand, change in (
+            (by_x, x, lambda d: REFERENCE(d, w, **settings)),  # noqa: B023  # called at once
+            (by_w, w, lambda d: REFERENCE(x, d, **settings)),  # noqa: B023
+        ):
+            direction = rng.integers(-3, 4, operand.shape).astype(np.float64)
+            there = np.sum(found.astype(np.float64) * direction)
+            assert there == np.sum(change(direction) * g), seed
+
+
 def test_the_transpose_and_its_sizes() -> None:
     rng = np.random.default_rng(0)
     w = rng.integers(-3, 4, (3, 4, 2)).astype(np.float64)  # [size, outputs, channels]

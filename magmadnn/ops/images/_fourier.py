@@ -21,6 +21,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import Shape
+from magmadnn.graph.node import with_name
 from magmadnn.graph.op import (
     REQUIRED,
     Array,
@@ -86,7 +87,8 @@ def convolution(x: Any, w: Any, settled: Attributes) -> Any:
     real = slice_(filters, index=(each, each, ("slice", 0, o, 1)))
     imaginary = slice_(filters, index=(each, each, ("slice", o, 2 * o, 1)))
     rows = [concat([real, negative(imaginary)], 2), concat([imaginary, real], 2)]
-    found = _from_frequencies(matmul(images, concat(rows, 1)), lengths=lengths)
+    product = with_name(matmul(images, concat(rows, 1)), "fft")
+    found = _from_frequencies(product, lengths=lengths)
     counts = (n - k + 1 for n, k in zip(places, w.shape[:-2], strict=True))
     return slice_(found, index=(each, *(("slice", 0, int(n), 1) for n in counts), each))
 
@@ -116,7 +118,7 @@ def filters(x: Any, g: Any, settled: Attributes) -> Any:
         )
         return slice_(product, index=index)
 
-    product = matmul(images, outputs)
+    product = with_name(matmul(images, outputs), "fft")
     total = concat([part(0, 0) + part(1, 1), part(1, 0) - part(0, 1)], 2)
     found = _from_frequencies(total, lengths=lengths)  # [c, *lengths, o]
     size = (("slice", 0, int(k), 1) for k in settled["size"])

@@ -12,6 +12,7 @@ import numpy as np
 
 from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Shape, Size, product
+from magmadnn.graph.node import with_name
 from magmadnn.ops.along_axes.reductions import sum
 from magmadnn.ops.arithmetic import add, cast, multiply
 from magmadnn.ops.contraction import matmul
@@ -55,6 +56,11 @@ def _outputs(y: Any, shape: Shape, groups: int) -> Any:
     return reshape(y if groups == 1 else transpose(y, (1, 0, 2)), shape)
 
 
+def _named(made: Any, groups: int) -> Any:
+    """A product by the name of the way, which plans show."""
+    return with_name(made, "direct" if groups == 1 else "groups")
+
+
 def _is_depthwise(c: Any, groups: int, filters: Any) -> bool:
     """Whether each group is one channel in and one out."""
     return bool(groups > 1 and c == groups == filters)
@@ -73,7 +79,7 @@ def convolution(x: Any, w: Any, groups: int, **geometry: Any) -> Any:
             total = term if total is None else add(total, term)
         return cast(total, np.result_type(x.dtype, w.dtype))
     rows = _rows(x, size, counts, **geometry, groups=groups)
-    return _outputs(matmul(rows, _columns(w, groups)), shape, groups)
+    return _outputs(_named(matmul(rows, _columns(w, groups)), groups), shape, groups)
 
 
 def _summed_in(x: Any) -> Any:
@@ -109,10 +115,11 @@ def filters(x: Any, g: Any, size: Counts, groups: int, **geometry: Any) -> Any:
     rows = _rows(x, size, counts, **geometry, groups=groups)
     n = product(g.shape[:-1])
     if groups == 1:
-        made = matmul(transpose(rows, (1, 0)), reshape(g, (n, filters)))
+        made = _named(matmul(transpose(rows, (1, 0)), reshape(g, (n, filters))), groups)
     else:
         columns = transpose(reshape(g, (n, groups, filters // groups)), (1, 0, 2))
-        made = transpose(matmul(transpose(rows, (0, 2, 1)), columns), (1, 0, 2))
+        made = _named(matmul(transpose(rows, (0, 2, 1)), columns), groups)
+        made = transpose(made, (1, 0, 2))
     return reshape(made, (*size, x.shape[-1] // groups, filters))
 
 

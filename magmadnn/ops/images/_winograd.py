@@ -23,6 +23,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import Shape, product
+from magmadnn.graph.node import with_name
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import Attributes, OpWords, shape_text
 from magmadnn.ops.contraction import matmul
@@ -102,6 +103,7 @@ def convolution(x: Any, w: Any, padding: Pairs) -> Any:
     seen = matmul(_squared(_inputs()), _tiles_of(x, padding, tiles))
     filters = matmul(_squared(_taps(_TAPS)), reshape(w, (_TAPS**2, c * o)))
     made = matmul(reshape(seen, (_TILE**2, rows, c)), reshape(filters, (_TILE**2, c, o)))
+    made = with_name(made, "winograd")
     found = matmul(_squared(_outputs(_OUTPUTS)), reshape(made, (_TILE**2, rows * o)))
     return _joined(found, x.shape[0], tiles, counts, o)
 
@@ -114,7 +116,7 @@ def filters(x: Any, g: Any, padding: Pairs) -> Any:
     seen = matmul(_squared(_inputs()), _tiles_of(x, padding, tiles))
     given = matmul(_squared(_taps(_OUTPUTS)), _cut(g, tiles))
     left = transpose(reshape(seen, (_TILE**2, rows, c)), (0, 2, 1))
-    made = matmul(left, reshape(given, (_TILE**2, rows, o)))
+    made = with_name(matmul(left, reshape(given, (_TILE**2, rows, o))), "winograd")
     found = matmul(_squared(_outputs(_TAPS)), reshape(made, (_TILE**2, c * o)))
     return reshape(found, (_TAPS, _TAPS, c, o))
 
