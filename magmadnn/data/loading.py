@@ -42,6 +42,7 @@ Files = tuple[str, ...] | None
 Split = tuple[Array, Array, Files]  # inputs, targets, and the files of images
 
 _SHOWN = 10  # class names that a description lists
+_IMAGES = 4  # axes of images: [rows, height, width, channels]
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +200,8 @@ def load(
     if source.y is None:
         raise ArgumentError(f"{name}: without a target there is nothing to train: name a column")
     all_targets = np.concatenate([source.y, *([] if source.y_test is None else [source.y_test])])
-    chosen = task or source.task or target_kind(all_targets)
+    of_images = source.x.ndim == _IMAGES
+    chosen = task or source.task or target_kind(all_targets, of_images=of_images)
     classes = None
     if chosen == "classification":
         classes = source.classes or _classes(name, all_targets, source)

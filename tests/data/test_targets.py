@@ -31,6 +31,33 @@ def test_target_kind(case):
     assert data.target_kind(raw) == kind
 
 
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [
+        (np.arange(400) % 100, "classification"),
+        (1 + np.arange(400) % 100, "classification"),
+        (np.arange(29) % 3, "classification"),
+        ((np.arange(400) % 100).astype(float), "regression"),
+        (2 + np.arange(400) % 100, "regression"),
+        (2 * (np.arange(400) % 100), "regression"),
+        (np.arange(400) % 201, "regression"),  # more than half of the rows
+    ],
+)
+def test_labels_of_images_may_be_of_many_classes(raw, kind):
+    assert data.target_kind(raw, of_images=True) == kind
+    assert data.target_kind(raw) == "regression"
+
+
+def test_arrays_of_images_of_many_classes_are_loaded_as_such(tmp_path):
+    x, y = np.zeros((400, 3, 3, 3), np.uint8), np.arange(400) % 100
+    x[..., 0] = y[:, None, None]
+    np.savez(tmp_path / "images.npz", x=x, y=y)
+    np.savez(tmp_path / "rows.npz", x=x.reshape(400, 27), y=y)
+    assert data.load(tmp_path / "images.npz").preparation.task == "classification"
+    assert data.load(tmp_path / "rows.npz").preparation.task == "regression"
+    assert data.load(tmp_path / "images.npz", task="regression").preparation.task == "regression"
+
+
 def test_class_names_are_in_the_order_of_the_values():
     assert data.class_names(np.array([10.0, 9.0, 10.0, -1.0])) == ("-1", "9", "10")
     assert data.class_names(np.array([10, 9, 2], np.uint8)) == ("2", "9", "10")

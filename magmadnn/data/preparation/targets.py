@@ -24,7 +24,7 @@ _ROWS_PER_CLASS = 10
 _SHOWN = 20  # class names that a message lists
 
 
-def target_kind(raw: NDArray[Any]) -> Task:
+def target_kind(raw: NDArray[Any], *, of_images: bool = False) -> Task:
     """Whether a target names classes or measures something.
 
     Text and bool: classification. Numbers: classification if all are whole, there are at most 20
@@ -35,6 +35,13 @@ def target_kind(raw: NDArray[Any]) -> Task:
     there are rows in a small table, and more than 20 in a large one, whereas a class with fewer
     than 10 examples can hardly be learnt. The rule cannot see what a number means: the quality
     grades 3..8 of wines are taken for classes. Where that is not wanted, say so (`task=`).
+
+    Labels of images may be more: integers without a gap, from 0 or 1 on, that are fewer than half of the rows
+    are classes, as in data sets of 100 or 1,000.
+
+    Args:
+        raw: targets as they were read.
+        of_images: whether they are of images.
     """
     if raw.dtype.kind in "USb":
         return "classification"
@@ -43,6 +50,10 @@ def target_kind(raw: NDArray[Any]) -> Task:
     distinct = np.unique(raw)
     if not (np.isfinite(distinct).all() and (distinct == np.floor(distinct)).all()):
         return "regression"
+    if of_images and raw.dtype.kind in "iu":
+        first, last = int(distinct[0]), int(distinct[-1])
+        if first in (0, 1) and last - first + 1 == len(distinct) <= len(raw) // 2:
+            return "classification"
     most = min(_MOST_CLASSES, max(2, len(raw) // _ROWS_PER_CLASS))
     return "classification" if len(distinct) <= most else "regression"
 
