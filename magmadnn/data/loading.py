@@ -357,7 +357,7 @@ def _files_of(source: Source, rows: NDArray[np.int64]) -> Files:
 def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:
     """What somebody should know about the columns."""
     if source.table is None:
-        return _skipped(source)
+        return _channels_first(preparation.input_shape) + _skipped(source)
     notes = source.table.notes
     if constant := preparation.constant:
         are = "is" if len(constant) == 1 else "are"
@@ -379,6 +379,14 @@ def _check_no_columns(name: str, columns: dict[str, Any], decimal: str) -> None:
         raise ArgumentError(
             f"{name}: decimal is of numbers in the text of a table, and this is none"
         )
+
+
+def _channels_first(shape: Sequence[int]) -> tuple[str, ...]:
+    """What is said of images whose first axis looks like channels: (3, 32, 32)."""
+    if len(shape) != 3 or shape[0] not in (1, 3, 4) or not shape[0] < shape[1] == shape[2]:
+        return ()
+    taken = f"images of {shape[0]} x {shape[1]} pixels with {shape[2]} channels"
+    return (f"inputs are taken for {taken}; where channels come first, give np.moveaxis(x, 1, -1)",)
 
 
 def _takes_grey(preparation: Preparation) -> bool:

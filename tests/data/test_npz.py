@@ -49,3 +49,15 @@ def test_text_is_no_input(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([["a"], ["b"]]), y=np.zeros(2))
     with pytest.raises(DTypeError, match=r"a\.npz: x: elements are of type <U1, expected numbers"):
         data.read_npz(tmp_path / "a.npz")
+
+
+def test_images_that_look_channels_first_are_told_of(tmp_path):
+    x, y = np.arange(30 * 3 * 25, dtype=np.uint8).reshape(30, 3, 5, 5), np.arange(30) % 2
+    np.savez(tmp_path / "first.npz", x=x, y=y)
+    np.savez(tmp_path / "last.npz", x=np.moveaxis(x, 1, -1), y=y)
+    (note,) = data.load(tmp_path / "first.npz").notes
+    assert note == (
+        "inputs are taken for images of 3 x 5 pixels with 5 channels; where channels come first, give "
+        "np.moveaxis(x, 1, -1)"
+    )
+    assert data.load(tmp_path / "last.npz").notes == ()
