@@ -10,6 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.calls import checked_call
+from magmadnn.data._remarks import (
+    SHOWN,
+    check_folders,
+    check_no_columns,
+    classes_notes,
+    left_out,
+    notes_of,
+)
 from magmadnn.data._sources import Source, open_source, table_source
 from magmadnn.data.batching import split_rows
 from magmadnn.data.images.folders import BadImages, ImageOptions
@@ -19,7 +27,6 @@ from magmadnn.data.preparation.targets import (
     Task,
     check_task,
     class_names,
-    number_classes,
     target_kind,
 )
 from magmadnn.data.tables.cell_grid import names_text
@@ -41,7 +48,6 @@ Array = NDArray[Any]
 Files = tuple[str, ...] | None
 Split = tuple[Array, Array, Files]  # inputs, targets, and the files of images
 
-_SHOWN = 10  # class names that a description lists
 _IMAGES = 4  # axes of images: [rows, height, width, channels]
 
 
@@ -196,7 +202,7 @@ def load(
             images=images,
         )
         if source.table is None:
-            _check_no_columns(name, {**columns, "target": target}, decimal)
+            check_no_columns(name, {**columns, "target": target}, decimal)
     if source.y is None:
         raise ArgumentError(f"{name}: without a target there is nothing to train: name a column")
     all_targets = np.concatenate([source.y, *([] if source.y_test is None else [source.y_test])])
@@ -223,7 +229,7 @@ def load(
         f"of {_shape(preparation.input_shape)} inputs{_components_words(preparation)}; "
         f"{_target_words(source, preparation)}"
     )
-    notes = _notes(source, preparation) + _classes_notes(name, y, preparation.classes)
+    notes = notes_of(source, preparation) + classes_notes(name, y, preparation.classes)
     return Dataset(description, x, y, x_test, y_test, preparation, notes, files, test_files)
 
 
@@ -295,7 +301,7 @@ def load_for(
     x, y, files, lines, part = _part(source, test_split, seed)
     raw = y if with_target else None
     if raw is not None and files is not None:
-        _check_folders(name, source.classes or (), preparation.classes)
+        check_folders(name, source.classes or (), preparation.classes)
     filled = replace(preparation, missing=chosen)
     return Rows(
         description=f"{name}: {source.format}; {len(x):,} {part}",
@@ -305,7 +311,7 @@ def load_for(
         lines=lines,
         is_test_set=part.startswith("test rows"),
         files=files,
-        notes=_skipped(source),
+        notes=left_out(source),
     )
 
 
@@ -354,87 +360,9 @@ def _files_of(source: Source, rows: NDArray[np.int64]) -> Files:
     return None if source.files is None else tuple(source.files[k] for k in rows.tolist())
 
 
-def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:
-    """What somebody should know about the columns."""
-    if source.table is None:
-        return _channels_first(preparation.input_shape) + _skipped(source)
-    notes = source.table.notes
-    if constant := preparation.constant:
-        are = "is" if len(constant) == 1 else "are"
-        notes += (f"constant in the training rows, and so not used, {are} {names_text(constant)}",)
-    return notes
-
-
-def _check_no_columns(name: str, columns: dict[str, Any], decimal: str) -> None:
-    """Refuse what is said of the columns of a table, for other data.
-
-    Raises:
-        ArgumentError: something is.
-    """
-    for column, value in columns.items():
-        said = list(value) if isinstance(value, (tuple, list, np.ndarray)) else [value]
-        if said not in ([], [None], [-1], ["-1"]):  # -1 is where nothing is said
-            raise ArgumentError(f"{name}: {column} names columns of a table, and this is none")
-    if decimal != ".":
-        raise ArgumentError(
-            f"{name}: decimal is of numbers in the text of a table, and this is none"
-        )
-
-
-def _channels_first(shape: Sequence[int]) -> tuple[str, ...]:
-    """What is said of images whose first axis looks like channels: (3, 32, 32)."""
-    if len(shape) != 3 or shape[0] not in (1, 3, 4) or not shape[0] < shape[1] == shape[2]:
-        return ()
-    taken = f"images of {shape[0]} x {shape[1]} pixels with {shape[2]} channels"
-    return (f"inputs are taken for {taken}; where channels come first, give np.moveaxis(x, 1, -1)",)
-
-
 def _takes_grey(preparation: Preparation) -> bool:
     """Whether a model takes images of one channel."""
     return len(preparation.input_shape) == 3 and preparation.input_shape[-1] == 1
-
-
-def _check_folders(name: str, here: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse class folders that a model does not know.
-
-    Raises:
-        DataError: there is one.
-    """
-    if known and (other := [one for one in here if one not in known]):
-        more = ", ..." if len(known) > _SHOWN else ""
-        raise DataError(
-            f"{name}: the class {quoted(other[0])} is none of those that the model was trained on "
-            f"({shown(', '.join(known[:_SHOWN]), 200)}{more}): rename its folder, or remove it"
-        )
-
-
-def _classes_notes(name: str, y: Array, classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Which classes no training row has.
-
-    Raises:
-        DataError: all training rows are of one class.
-    """
-    if not classes:
-        return ()
-    rows = np.bincount(number_classes(y, classes), minlength=len(classes))
-    if (rows > 0).sum() < 2:
-        raise DataError(
-            f"{name}: every training row is of the class {quoted(classes[int(rows.argmax())])}, so there is "
-            "nothing to learn: add rows, or keep back others, by another seed or share"
-        )
-    if not (without := [one for one, count in zip(classes, rows, strict=True) if not count]):
-        return ()
-    more = ", ..." if len(without) > _SHOWN else ""
-    are = "is" if len(without) == 1 else "are"
-    listed = f"{shown(', '.join(without[:_SHOWN]), 200)}{more}"
-    found = f"{len(without)} of the {len(classes)} classes {are} in no training row"
-    return (f"{found}, and so never learnt: {listed}",)
-
-
-def _skipped(source: Source) -> tuple[str, ...]:
-    unread = source.unread
-    notes = () if unread is None else (f"not read, as there is a folder test: {shown(unread)}",)
-    return notes + tuple(f"left out {line}" for line in source.skipped)
 
 
 def _components_words(preparation: Preparation) -> str:
@@ -455,6 +383,6 @@ def _target_words(source: Source, preparation: Preparation) -> str:
     if preparation.task == "regression":
         return f"{name}regression"
     classes = preparation.classes
-    more = ", ..." if len(classes) > _SHOWN else ""
-    listed = shown(", ".join(classes[:_SHOWN]), 200)
+    more = ", ..." if len(classes) > SHOWN else ""
+    listed = shown(", ".join(classes[:SHOWN]), 200)
     return f"{name}classification, {len(classes)} classes ({listed}{more})"
