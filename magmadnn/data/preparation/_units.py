@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data.preparation._statistics import Floats
 from magmadnn.errors import DataError
 
 _LOOKED_AT = 16  # rows, spread over all: whoever forgets to scale images does so with all of them
 _BEYOND = 4.0  # a mean that images of 0 to 1 never have
+_ROUNDING = 1e-9
 _LEVELS = 20.0  # a mean and a deviation of training images that count levels
 
 
-def check_units(x: NDArray[np.generic], mean: Floats, std: Floats) -> None:
+def check_units(x: NDArray[Any], mean: Sequence[float], std: Sequence[float]) -> None:
     """Refuse images in units that are off by a factor such as 255.
 
     Training images are taken for values of 0 to 1 where mean and deviation allow it, which they do for no
@@ -30,21 +34,37 @@ def check_units(x: NDArray[np.generic], mean: Floats, std: Floats) -> None:
     """
     if x.size == 0:
         return
-    some = np.asarray(x[:: -(-len(x) // _LOOKED_AT)], np.float64)
-    spread = np.where(np.isfinite(std), std, 0.0)
-    of_training = f"those of training had {mean.mean():.3g}, and a deviation of {spread.mean():.3g}"
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused elsewhere
-        found = some.mean(axis=(0, 1, 2))
-        beyond = some.max() > _BEYOND if x.dtype == np.uint8 else (found > _BEYOND).any()
-        if beyond and (spread**2 <= mean * (1.0 - mean) + 1e-9).all():
-            raise DataError(
-                f"x: images have a mean of {found.mean():.3g}, but {of_training}: these look like levels up "
-                "to 255 where training had values from 0 to 1: divide them by 255"
-            )
-        if mean.min() < _LEVELS or spread.min() < _LEVELS or some.min() < 0:
+    chosen = range(0, len(x), -(-len(x) // _LOOKED_AT))
+    some = [np.asarray(x[k : k + 1]) for k in chosen]  # of any memory
+    most = max(float(rows.max()) for rows in some)
+    spread = [0.0 if deviation == math.inf else deviation for deviation in std]
+    if most > _BEYOND:
+        if any(s * s > m * (1.0 - m) + _ROUNDING for m, s in zip(mean, spread, strict=True)):
             return
-        if 0.1 < some.max() <= 1 and (some != np.floor(some)).any():
+        if x.dtype == np.uint8 or _mean_of(some) > _BEYOND:
             raise DataError(
-                f"x: images have values from 0 to {some.max():.3g}, but {of_training}: these look like "
-                "values from 0 to 1 where training had levels up to 255: multiply them by 255"
+                f"x: images have a mean of {_mean_of(some):.3g}, but {_words(mean, spread)}: these look like "
+                "levels up to 255 where training had values from 0 to 1: divide them by 255"
             )
+    elif 0.1 < most <= 1 and min(*mean, *spread) >= _LEVELS and _are_fractions(some):
+        raise DataError(
+            f"x: images have values from 0 to {most:.3g}, but {_words(mean, spread)}: these look like values "
+            "from 0 to 1 where training had levels up to 255: multiply them by 255"
+        )
+
+
+def _mean_of(some: Sequence[NDArray[Any]]) -> float:
+    """The mean of the brightest channel; what is not finite is refused elsewhere."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.concatenate(some).mean(axis=(0, 1, 2), dtype=np.float64).max())
+
+
+def _are_fractions(some: Sequence[NDArray[Any]]) -> bool:
+    """Whether values are not below 0, and not all 0 or 1."""
+    values = np.concatenate(some)
+    return bool(values.min() >= 0 and (values != np.floor(values)).any())
+
+
+def _words(mean: Sequence[float], spread: Sequence[float]) -> str:
+    middle, deviation = sum(mean) / len(mean), sum(spread) / len(spread)
+    return f"those of training had {middle:.3g}, and a deviation of {deviation:.3g}"

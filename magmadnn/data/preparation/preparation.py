@@ -294,7 +294,7 @@ class Preparation:
             return made  # type: ignore[no-any-return]  # no ndarray, and typed as one
         mean, std = np.array(self.mean), np.array(self.std)
         if len(self.input_shape) == 3:
-            check_units(x, mean, std)
+            check_units(x, self.mean, self.std)
         out = np.empty((len(x), *self.prepared_shape), dtype)
         for low, block in row_blocks(x):
             target = out[low : low + len(block)]
