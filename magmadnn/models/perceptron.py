@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from magmadnn.errors import ArgumentError
+from magmadnn.graph.signature import is_integer
 from magmadnn.layers import Dense, Dropout, Flatten, Input
 from magmadnn.tensor import init
 from magmadnn.training import Model
 
+from ._calls import network_call
 from .network import Network, Preset
 
 _LIKE_RELU = ("relu", "leaky_relu", "elu", "gelu", "swish", "softplus")
 
 
+@network_call
 def mlp(
     input_shape: Sequence[int],
     outputs: int,
@@ -58,7 +61,7 @@ def mlp_layers(
     if not 0.0 <= dropout < 1.0:
         raise ArgumentError(f"mlp: dropout must be at least 0 and below 1, got {dropout!r}")
     for k, size in enumerate(hidden):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if not is_integer(size) or size < 1:
             raise ArgumentError(
                 f"mlp: hidden layer {k + 1} must have a whole number of at least 1 units, got {size!r}"
             )

@@ -13,7 +13,14 @@ from safetensors.numpy import load_file
 
 import magmadnn as md
 from magmadnn import models
-from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError, UnknownNameError
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    FileError,
+    ShapeError,
+    UnknownArgumentError,
+    UnknownNameError,
+)
 from magmadnn.models.zoo import ZOO
 from magmadnn.storage.formats.tensor_file import tensors_to_bytes
 from tests.models.formula_weights import image, weight
@@ -347,6 +354,35 @@ def test_a_mistake_is_one_clear_line(words):
     with pytest.raises((ArgumentError, ShapeError)) as found:
         MISTAKES[words]()
     assert str(found.value) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "way"),
+    [
+        (
+            "lenet5",
+            "poling",
+            "did you mean 'pooling'? known are activation, device, executor, filters",
+        ),
+        ("cifar_cnn", "optimiser", "did you mean 'optimizer'? known are device, dropout"),
+        ("mlp", "hiden", "did you mean 'hidden'? known are activation, device, dropout"),
+        ("resnet20", "dtype", 'write precision="float64"'),
+    ],
+)
+def test_arguments_that_are_not_known_are_told_with_those_of_network_and_model(name, wrong, way):
+    with pytest.raises(UnknownArgumentError) as found:
+        getattr(models, name)((28, 28, 1), 10, **{wrong: 1})
+    assert str(found.value).startswith(f"{name}: argument {wrong!r} is not known: {way}")
+
+
+def test_sizes_may_be_numbers_of_numpy():
+    x, y = np.zeros((6, 28, 28, 1)), np.arange(6)
+    made = models.lenet5(np.array(x.shape[1:]), y.max() + 1)
+    assert made.outputs[0].shape[1:] == (6,)
+    assert models.mlp(x.shape[1:], y.max() + 1, hidden=[np.int32(5)]).outputs[0].shape[1:] == (6,)
+    for outputs in (True, 2.0, np.float64(2)):
+        with pytest.raises(ArgumentError, match="outputs must be a whole number of at least 1"):
+            models.lenet5((28, 28, 1), outputs)
 
 
 def test_other_mistakes():

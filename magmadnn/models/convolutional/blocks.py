@@ -9,7 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
+from magmadnn.graph.signature import is_integer
 from magmadnn.layers import Activation, BatchNorm, Conv2D, Dropout, Input
 from magmadnn.tensor import Operation, Placeholder, init
 from magmadnn.tensor.init import Initializer
@@ -32,11 +35,13 @@ def image_input(
     Raises:
         ShapeError: if the shape is none of images, or these are too small for the network.
     """
-    shape = tuple(input_shape) if isinstance(input_shape, Sequence) else (input_shape,)
-    if len(shape) != 3 or not all(isinstance(n, int) and n >= 1 for n in shape):
+    sized = isinstance(input_shape, Sequence | np.ndarray) and not isinstance(input_shape, str)
+    given = tuple(input_shape) if sized else ()
+    if len(given) != 3 or not all(is_integer(n) and n >= 1 for n in given):
         raise ShapeError(
             f"{network}: expected images, input_shape (height, width, channels), got {input_shape!r}"
         )
+    shape = tuple(map(int, given))
     if min(shape[:2]) < least:
         way = "scale them up, or choose a smaller network"
         if shape[0] <= _COLOURS < least <= min(shape[1:]):
@@ -66,7 +71,7 @@ def check_outputs(network: str, outputs: int, dropout: float = 0.0) -> None:
     Raises:
         ArgumentError: if a number is out of range.
     """
-    if isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 1:
+    if not is_integer(outputs) or outputs < 1:
         raise ArgumentError(
             f"{network}: outputs must be a whole number of at least 1, got {outputs!r}"
         )

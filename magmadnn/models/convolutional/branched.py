@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from magmadnn.calls import checked_call
 from magmadnn.layers import (
     Activation,
     AveragePooling2D,
@@ -18,6 +17,7 @@ from magmadnn.layers import (
     LocalResponseNormalization,
     MaxPooling2D,
 )
+from magmadnn.models._calls import network_call
 from magmadnn.tensor import Operation, init
 from magmadnn.training import Model
 
@@ -49,7 +49,7 @@ _EPSILON = 1e-3  # of GoogLeNet's batch normalisation, as torchvision has it
 _GROWTH = 32
 
 
-@checked_call
+@network_call
 def googlenet(
     input_shape: Sequence[int],
     outputs: int,
@@ -152,7 +152,7 @@ def _head(x: Operation, outputs: int, name: str, unit: _Unit) -> tuple[Operation
     return Dense(outputs, name=f"{name}.fc2")(dropped(x, 0.7)), before
 
 
-@checked_call
+@network_call
 def densenet121(
     input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
 ) -> Model:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magmadnn.calls import checked_call
 from magmadnn.errors import UnknownNameError
 from magmadnn.layers import (
     AdaptiveAveragePooling2D,
@@ -15,6 +14,7 @@ from magmadnn.layers import (
     LocalResponseNormalization,
     MaxPooling2D,
 )
+from magmadnn.models._calls import network_call
 from magmadnn.tensor import Operation, Placeholder, init
 from magmadnn.training import Model
 
@@ -50,7 +50,7 @@ _VGG16 = (
 )  # 0: pooling
 
 
-@checked_call
+@network_call
 def alexnet(
     input_shape: Sequence[int],
     outputs: int,
@@ -104,7 +104,7 @@ def alexnet(
     return _classified(inputs, x, outputs, names, dropout, (True, False), dense, weights, options)
 
 
-@checked_call
+@network_call
 def vgg16(
     input_shape: Sequence[int],
     outputs: int,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from magmadnn import ops
-from magmadnn.calls import checked_call
 from magmadnn.layers import Activation, Add, Dense, GlobalAveragePooling2D, MaxPooling2D
+from magmadnn.models._calls import network_call
 from magmadnn.tensor import Operation
 from magmadnn.training import Model
 
@@ -23,7 +23,7 @@ from .blocks import (
 )
 
 
-@checked_call
+@network_call
 def resnet18(
     input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
 ) -> Model:
@@ -43,7 +43,7 @@ def resnet18(
     return _resnet("resnet18", (2, 2, 2, 2), False, input_shape, outputs, weights, options)
 
 
-@checked_call
+@network_call
 def resnet34(
     input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
 ) -> Model:
@@ -60,7 +60,7 @@ def resnet34(
     return _resnet("resnet34", (3, 4, 6, 3), False, input_shape, outputs, weights, options)
 
 
-@checked_call
+@network_call
 def resnet50(
     input_shape: Sequence[int],
     outputs: int,
@@ -85,7 +85,7 @@ def resnet50(
     return _resnet("resnet50", (3, 4, 6, 3), True, input_shape, outputs, weights, options, early)
 
 
-@checked_call
+@network_call
 def resnet20(
     input_shape: Sequence[int],
     outputs: int,
@@ -111,7 +111,7 @@ def resnet20(
     return _cifar("resnet20", 3, input_shape, outputs, variant, weights, options)
 
 
-@checked_call
+@network_call
 def resnet56(
     input_shape: Sequence[int],
     outputs: int,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from magmadnn.calls import checked_call
 from magmadnn.errors import UnknownNameError
 from magmadnn.layers import AveragePooling2D, Conv2D, Dense, Flatten, MaxPooling2D
+from magmadnn.models._calls import network_call
 from magmadnn.tensor import Operation, init
 from magmadnn.training import Model
 
 from .blocks import WeightsFile, check_outputs, dropped, finished, image_input, known_sizes
 
 
-@checked_call
+@network_call
 def lenet5(
     input_shape: Sequence[int],
     outputs: int,
@@ -66,7 +66,7 @@ def lenet5(
     return finished(inputs, x, weights, options, {"fc1": before})
 
 
-@checked_call
+@network_call
 def cnn_2d(
     input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
 ) -> Model:
@@ -91,7 +91,7 @@ def cnn_2d(
     return _dense(inputs, x, (768, 500), outputs, 0.0, weights, options)
 
 
-@checked_call
+@network_call
 def cifar_cnn(
     input_shape: Sequence[int],
     outputs: int,
