@@ -10,9 +10,11 @@ import magmadnn as md
 from magmadnn.graph.program import Program
 
 
-def _step(layers: list[Any], loss: str, optimizer: Any, targets: Any) -> Program:
+def _step(
+    layers: list[Any], loss: str, optimizer: Any, targets: Any, shape: tuple[int, ...] = (7,)
+) -> Program:
     """The program of a training step."""
-    model = md.Model([md.layers.Input((7,)), *layers], loss=loss, optimizer=optimizer, seed=3)
+    model = md.Model([md.layers.Input(shape), *layers], loss=loss, optimizer=optimizer, seed=3)
     x = model.inputs[0]
     y = md.placeholder("target", (None, *targets.shape[1:]), targets.dtype)
     value = md.losses.as_loss(loss)(model.outputs[0], y)
@@ -50,3 +52,22 @@ PROGRAMS = {
         [md.layers.Dense(5, activation="tanh"), md.layers.Dense(1)], "mse", md.optim.SGD(0.1), NUMBERS
     ),
 }  # fmt: skip
+
+
+def _of_images(*layers: Any) -> Program:
+    parts = [*layers, md.layers.GlobalAveragePooling2D(), md.layers.Dense(3)]
+    return _step(parts, "cross_entropy", md.optim.SGD(0.1), CLASSES, (8, 8, 4))
+
+
+# Their inputs are images of 8 x 8 places and 4 channels.
+CONVOLUTIONS = {
+    "convolutions": lambda: _of_images(
+        md.layers.Conv2D(6, 3, padding="same", activation="relu"),
+        md.layers.MaxPooling2D(2),
+        md.layers.Conv2D(8, 3, strides=2, padding=1, groups=2, use_bias=False),
+        md.layers.BatchNorm(),
+        md.layers.Activation("relu"),
+        md.layers.Conv2D(8, 2, groups=8),
+    ),
+    "winograd": lambda: _of_images(md.layers.Conv2D(5, 3, padding=1, algorithm="winograd")),
+}

@@ -17,7 +17,7 @@ from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.program import Program
-from tests.compiler.native_programs import PROGRAMS
+from tests.compiler.native_programs import CONVOLUTIONS, PROGRAMS
 from tests.compiler.sample_programs import BATCH, ramp
 from tests.graph.bare_nodes import placed, variable
 
@@ -25,9 +25,10 @@ PLANS = Path(__file__).parent.parent / "plans"
 X = np.random.default_rng(5).normal(size=(11, 7)).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *CONVOLUTIONS])
 def test_native_plans_are_as_they_were(name: str) -> None:
-    text = f"{describe(native_plan(PROGRAMS[name]()), {'batch': 32})}\n"
+    program = (PROGRAMS | CONVOLUTIONS)[name]()
+    text = f"{describe(native_plan(program), {'batch': 32})}\n"
     path = PLANS / f"native_{name}.txt"
     if os.environ.get("MAGMADNN_KEEP_PLANS"):
         path.write_text(text)

@@ -120,3 +120,65 @@ def test_the_plan_says_by_which_way_a_convolution_and_its_gradient_are_computed(
     for other in {"direct", "winograd", "fft"} - {way}:
         assert not any(re.search(rf"\b{other}\b.*# first", line) for line in lines), other
     assert any(re.search(r" gemm \[.*\] groups\b.*# second$", line) for line in lines)
+
+
+@pytest.mark.parametrize("pooling", ["GlobalAveragePooling2D", "GlobalMaxPooling2D"])
+def test_pooling_of_a_single_place_calls_no_numpy(pooling: str) -> None:
+    """As behind the last block of a network for larger images."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(6, 2, 2, 3)).astype("float32"), np.arange(6) % 2
+
+    def fitted(executor: str) -> Any:
+        model = md.Model(
+            [
+                layers.Input((2, 2, 3)),
+                layers.Conv2D(5, 2),
+                getattr(layers, pooling)(),
+                layers.Dense(2),
+            ],
+            loss="cross_entropy",
+            optimizer=md.optim.SGD(0.1),
+            executor=executor,
+            seed=5,
+        )
+        model.fit(x, y, batch_size=3, epochs=2, verbose=False)
+        return model
+
+    native = fitted("native")
+    assert " 0 calls of NumPy" in native.plan(x, y, batch_size=3)
+    np.testing.assert_allclose(native.predict(x), fitted("reference").predict(x), atol=2e-6)
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+@pytest.mark.parametrize("precision", ["mixed_bf16", "mixed_fp16"])
+@pytest.mark.parametrize("least", [False, True])
+def test_the_gradient_of_the_largest_place_in_mixed_precision(
+    precision: str, executor: str, least: bool
+) -> None:
+    """A product reads it in halves; the place whose gradient it is has its own digits."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(12, 5, 4, 3)).astype("float32"), np.arange(12) % 2
+    pooled = layers.Activation(lambda x: md.ops.min(x, axis=(1, 2)))
+
+    def fitted(precision: str) -> Any:
+        model = md.Model(
+            [
+                layers.Input((5, 4, 3)),
+                layers.Conv2D(4, 3),
+                pooled if least else layers.GlobalMaxPooling2D(),
+                layers.Dense(2),
+            ],
+            loss="cross_entropy",
+            optimizer=md.optim.SGD(0.1),
+            executor=executor,
+            precision=precision,
+            seed=5,
+        )
+        history = model.fit(x, y, batch_size=12, epochs=4, verbose=False)
+        return history["loss"], model.layers[0].kernel.numpy()
+
+    (halves, kernel), (exact, expected) = fitted(precision), fitted("float32")
+    # halves have 8 digits or more; a step that is left out for NaN would repeat its loss
+    np.testing.assert_allclose(halves, exact, rtol=2e-2)
+    assert len(set(halves)) == len(halves)
+    np.testing.assert_allclose(kernel, expected, atol=2e-2)

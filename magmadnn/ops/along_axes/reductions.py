@@ -112,6 +112,7 @@ def _samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(3, 5, 2),), {"axis": (0, 2), "keepdims": True})
     yield Sample((draw(1, 7),), {"axis": 0})
     yield Sample((draw(7),), {"axis": ()})
+    yield Sample((draw(3, 1, 1, 5),), {"axis": (1, 2)})
 
 
 _COMBINE = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
@@ -159,17 +160,15 @@ def _reduced_nodes(name: str) -> Callable[..., Any]:
         if is_complex(x.dtype):
             return None
         op, wide = REGISTRY[name], "float32" if is_floating(x.dtype) else "int64"
-        if not axis:  # nothing is combined; a sum makes 0 of -0
+        if not axis or _nothing_is_combined(x, axis):  # a sum makes 0 of -0
             alone = cast(x, op.dtypes(op.words, [x.dtype], {}))
-            return add(alone, 0) if name == "sum" else alone
+            alone = add(alone, 0) if name == "sum" else alone
+            return reshape(alone, _kept(x, axis, keepdims)) if axis else alone
         if x.dtype in (np.float32, np.float64, np.int64):
             made = in_two_stages(name, x, axis)
             if made is None:
                 return _by_single_axes(name, x, axis, keepdims)
-            kept = [
-                1 if a in axis else n for a, n in enumerate(x.shape) if keepdims or a not in axis
-            ]
-            return reshape(made, tuple(kept))
+            return reshape(made, _kept(x, axis, keepdims))
         given, own = cast(x, wide), op.dtypes(op.words, [x.dtype], {})
         made = _by_single_axes(name, given, axis, keepdims)
         return cast(op(given, axis=axis, keepdims=keepdims) if made is None else made, own)
@@ -191,8 +190,17 @@ def _by_single_axes(name: str, x: Any, axis: tuple[int, ...], keepdims: bool) ->
         if 0 < place < before - 1:  # neighbours on both sides are one now
             groups[place - 1][1].extend(groups.pop(place + 1)[1])
         del groups[place]
-    kept = [1 if a in axis else n for a, n in enumerate(x.shape) if keepdims or a not in axis]
-    return reshape(made, tuple(kept))
+    return reshape(made, _kept(x, axis, keepdims))
+
+
+def _kept(x: Any, axis: tuple[int, ...], keepdims: bool) -> tuple[Any, ...]:
+    """The shape of what is reduced."""
+    return tuple(1 if a in axis else n for a, n in enumerate(x.shape) if keepdims or a not in axis)
+
+
+def _nothing_is_combined(x: Any, axis: tuple[int, ...]) -> bool:
+    """Whether all of several axes have one place, as where images of 1 x 1 are pooled."""
+    return all(x.shape[a] == 1 for a in axis) and not _is_single_axis(x, axis)
 
 
 def _is_single_axis(x: Any, axis: tuple[int, ...]) -> bool:
@@ -244,10 +252,20 @@ def _extreme(name: str, compute: Callable[..., Array]) -> Callable[..., Array]:
     return numpy
 
 
-def _extreme_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    winners = cast(equal(x, _with_axes(y, x, axis)), g.dtype)
-    share = winners / sum(winners, axis=axis, keepdims=True)
-    return _with_axes(g, x, axis) * share
+def _extreme_vjp(name: str) -> Callable[..., Any]:
+    """Equal winners share the gradient.
+
+    They are compared with the same value again, which becomes one with y: where a product reads y, mixed
+    precision gives whatever reads y its rounded digits, and x keeps its own. None would be equal then.
+    """
+
+    def vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        best = REGISTRY[name](x, axis=axis, keepdims=keepdims)
+        winners = cast(equal(x, _with_axes(best, x, axis)), g.dtype)
+        share = winners / sum(winners, axis=axis, keepdims=True)
+        return _with_axes(g, x, axis) * share
+
+    return vjp
 
 
 def _prod_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -283,7 +301,7 @@ max = _reduction(
     "the largest of x over axes",
     _extreme("max", np.max),
     shapes=_nonempty_shapes,
-    vjp=_extreme_vjp,
+    vjp=_extreme_vjp("max"),
     reference=lambda values: sorted(values)[-1],
     notes="NaN if there is one. Equal winners share the gradient evenly.",
 )
@@ -292,7 +310,7 @@ min = _reduction(
     "the smallest of x over axes",
     _extreme("min", np.min),
     shapes=_nonempty_shapes,
-    vjp=_extreme_vjp,
+    vjp=_extreme_vjp("min"),
     reference=lambda values: sorted(values)[0],
     notes="NaN if there is one. Equal winners share the gradient evenly.",
 )
