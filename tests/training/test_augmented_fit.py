@@ -159,7 +159,38 @@ def test_images_are_standardised_around_colours():
     assert made.evaluate(X, Y)["loss"] > 0
 
 
+def of_places(transforms, y):
+    """A model with a target for each place."""
+    made = md.Model(
+        [md.layers.Input(X.shape[1:]), md.layers.Conv2D(4, 3, padding="same")],
+        loss="mse" if y.ndim == 4 else "cross_entropy", optimizer="sgd",
+    )  # fmt: skip
+    return made.fit(X, y, augment=transforms, verbose=False)
+
+
+PLACES = np.zeros(X.shape[:3], np.int64)
+AREA = PLACES.shape[1:]
+STAY = (
+    "which would stay: give an iterable of batches in which your own code changes both, or transforms of "
+    "colour"
+)
+
+
+def test_targets_of_places_go_with_transforms_that_move_nothing():
+    of_places([augment.RandomBrightness(), augment.Cutout(2)], PLACES)
+    of_places([augment.Mixup()], np.zeros((*X.shape[:3], 4), np.float32))
+
+
 MISTAKES = {
+    f"fit: RandomFlip moves pixels, and y has targets for places, of shape {AREA}, {STAY}": (
+        lambda: of_places([augment.RandomBrightness(), augment.RandomFlip()], PLACES)
+    ),
+    f"fit: RandomCrop moves pixels, and y has targets for places, of shape {(*AREA, 4)}, {STAY}": (
+        lambda: of_places("standard", np.zeros((*PLACES.shape, 4), np.float32))
+    ),
+    f"fit: Mixup mixes images, and y has targets for places, of shape {AREA}, {STAY}": (
+        lambda: of_places([augment.Mixup()], PLACES)
+    ),
     "fit: validation_split, sample_weight, class_weight and augment need x and y as arrays": lambda: (
         model().fit(md.data.batches((X, Y), 10), augment=LIST)
     ),

@@ -57,9 +57,12 @@ class Augmentation(ABC):
 
     Attributes:
         needs_raw: whether it has to see values as they were before they were standardised.
+        moves: whether values come to stand elsewhere in the image, so that targets of places would have to
+            follow; `fit` refuses those.
     """
 
     needs_raw: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, images: Images, draws: Draws, use: str) -> Images:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class RandomCrop(Augmentation):
         fill: "reflect", or "edge" for the value of the nearest pixel.
     """
 
+    moves: ClassVar[bool] = True
     padding: int = 4
     fill: Literal["reflect", "edge"] = "reflect"
 
@@ -68,6 +69,7 @@ class RandomFlip(Augmentation):
         vertical: top and bottom do, drawn by itself.
     """
 
+    moves: ClassVar[bool] = True
     horizontal: bool = True
     vertical: bool = False
 
@@ -99,6 +101,7 @@ class RandomRotation(Augmentation):
         degrees: above 0, at most 180.
     """
 
+    moves: ClassVar[bool] = True
     degrees: float = 10.0
 
     def __post_init__(self) -> None:

@@ -25,6 +25,8 @@ from .checks import gpu_of
 if TYPE_CHECKING:
     from .model import Model
 
+_OF_PLACES = 3  # axes of targets, from which on they are of places: [rows, height, width]
+
 
 def transforms_for(
     model: Model,
@@ -56,11 +58,31 @@ def transforms_for(
         found = as_transforms(augment, inputs[0].shape[1:])
     except MagmaDNNError as error:
         raise type(error)(f"fit: {error}") from error
+    _check_places(found, targets[0])
     if found and isinstance(found[-1], Mixup) and weights is not None:
         raise ArgumentError(
             "fit: Mixup mixes targets, and sample_weight or class_weight weighs samples: leave one out"
         )
     return found
+
+
+def _check_places(transforms: Sequence[Augmentation], targets: Array) -> None:
+    """Refuse to change images alone where targets are of places: as of segmentation, or images again.
+
+    Raises:
+        ArgumentError: a transform would have to change them too.
+    """
+    if targets.ndim < _OF_PLACES:
+        return
+    for one in transforms:
+        mixes = isinstance(one, Mixup) and targets.dtype.kind in "iub"
+        if one.moves or mixes:
+            does = "mixes images" if mixes else "moves pixels"
+            raise ArgumentError(
+                f"fit: {type(one).__name__} {does}, and y has targets for places, of shape "
+                f"{targets.shape[1:]}, which would stay: give an iterable of batches in which your own code "
+                "changes both, or transforms of colour"
+            )
 
 
 def _on_host(array: Any) -> bool:

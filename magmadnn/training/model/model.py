@@ -294,9 +294,10 @@ class Model(Pictured, ModelParts, TakesRawData):
                 all classes the same weight together: rows / (classes * rows of the class).
             callbacks: see `md.callbacks`.
             augment: changes of images at random, a list of `md.data.augment`; or "standard": moved by up to
-                an eighth of their size, and colour images mirrored. Validation data stays as it is. An image
-                depends on seed, epoch and its number. On a GPU that holds the data it is made within the
-                step, but for Mixup and transforms of your own.
+                an eighth of their size, and colour images mirrored. Validation data stays as it is, and so do
+                targets: those of places are refused where pixels move. An image depends on seed, epoch and
+                its number. On a GPU that holds the data it is made within the step, but for Mixup and
+                transforms of your own.
             loader_workers: threads that augment elsewhere; results do not depend on it.
             accumulate: batches whose gradients are averaged for one update, in the memory of one batch: the
                 update of a batch that many times as large, but for rounding, and for layers that look at
