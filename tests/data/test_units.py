@@ -63,6 +63,23 @@ def test_data_of_other_kinds_is_not_taken_for_images_from_0_to_1() -> None:
     fitted(SHARES - 0.5).apply_inputs(LEVELS)  # standardised by somebody else: nothing is known
 
 
+def test_images_that_were_prepared_already() -> None:
+    for x in (SHARES, LEVELS):
+        made = fitted(x)
+        prepared = made.apply_inputs(x)
+        for given in (prepared, prepared[5:13]):
+            with pytest.raises(DataError, match=r"look prepared already.* prepared=True"):
+                made.apply_inputs(given)
+        made.apply_inputs(prepared[:3])  # too few to tell
+    standardised = (SHARES - SHARES.mean()) / SHARES.std()
+    fitted(standardised).apply_inputs(standardised)
+    fitted(3 * standardised).apply_inputs(2 * standardised)  # other images are not refused
+    constant = np.concatenate([SHARES, np.zeros_like(SHARES[..., :1])], axis=-1)
+    made = fitted(constant)
+    with pytest.raises(DataError, match="look prepared already"):
+        made.apply_inputs(made.apply_inputs(constant))
+
+
 def test_a_model_refuses_them_wherever_they_come_in(tmp_path: Path) -> None:
     layers = md.layers
     model = md.Model(

@@ -1,4 +1,7 @@
-"""Whether images come in the units of training: bytes, 0 to 255, are easily given where those were 0 to 1."""
+"""Whether images come in the units of training.
+
+Bytes, 0 to 255, are easily given where those were 0 to 1, and prepared images where they are prepared again.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from magmadnn.errors import DataError
 _LOOKED_AT = 16  # rows, spread over all: whoever forgets to scale images does so with all of them
 _BEYOND = 4.0  # a mean that images of 0 to 1 never have
 _ROUNDING = 1e-9
+_ENOUGH = 8  # rows, of which statistics mean something
+_NEAR_0, _NEAR_1 = 0.3, 1.4  # a mean and a deviation of standardised images, of some rows
+_OTHER = 1.7  # a deviation that is clearly not 1
 _LEVELS = 20.0  # a mean and a deviation of training images that count levels
 
 
@@ -30,7 +36,8 @@ def check_units(x: NDArray[Any], mean: Sequence[float], std: Sequence[float]) ->
 
     Raises:
         DataError: training images were of 0 to 1 and the mean of these is above 4, or some of their bytes;
-            or training images had levels such as 0 to 255, and these are fractions from 0 to 1.
+            or training images had levels such as 0 to 255, and these are fractions from 0 to 1; or some
+            eight of these or more are standardised and those of training were not.
     """
     if x.size == 0:
         return
@@ -51,6 +58,11 @@ def check_units(x: NDArray[Any], mean: Sequence[float], std: Sequence[float]) ->
             f"x: images have values from 0 to {most:.3g}, but {_words(mean, spread)}: these look like values "
             "from 0 to 1 where training had levels up to 255: multiply them by 255"
         )
+    if len(some) >= _ENOUGH and _are_prepared(some, spread):
+        raise DataError(
+            f"x: images have a mean of 0 and a deviation of 1, but {_words(mean, spread)}: these look "
+            "prepared already: give them as they were read, or, to predict, evaluate and fit, prepared=True"
+        )
 
 
 def _mean_of(some: Sequence[NDArray[Any]]) -> float:
@@ -63,6 +75,24 @@ def _are_fractions(some: Sequence[NDArray[Any]]) -> bool:
     """Whether values are not below 0, and not all 0 or 1."""
     values = np.concatenate(some)
     return bool(values.min() >= 0 and (values != np.floor(values)).any())
+
+
+def _are_prepared(some: Sequence[NDArray[Any]], spread: Sequence[float]) -> bool:
+    """Whether each channel looks standardised, and those of training did not."""
+    if min(float(rows.min()) for rows in some) >= 0:
+        return False
+    values = np.concatenate(some).astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        means, deviations = values.mean(axis=(0, 1, 2)), values.std(axis=(0, 1, 2))
+    known = [
+        (m, s, of_training)
+        for m, s, of_training in zip(means, deviations, spread, strict=True)
+        if of_training > 0
+    ]
+    return bool(known) and all(
+        abs(m) < _NEAR_0 and 1 / _NEAR_1 < s < _NEAR_1 and not 1 / _OTHER < of_training < _OTHER
+        for m, s, of_training in known
+    )
 
 
 def _words(mean: Sequence[float], spread: Sequence[float]) -> str:

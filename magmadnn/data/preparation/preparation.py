@@ -275,7 +275,8 @@ class Preparation:
             ShapeError: rows are not of `input_shape`.
             DataError: infinity, or NaN that is not to be filled; names row and column. Columns that are
                 missing, that training did not know, or that hold something else than in training. Images
-                of levels up to 255 where those of training had values from 0 to 1, or the other way round.
+                of levels up to 255 where those of training had values from 0 to 1, or the other way round,
+                or that were prepared already.
             DTypeError: elements that are no numbers.
         """
         if is_table(x):
