@@ -387,6 +387,15 @@ def test_a_test_set_alone_and_one_class_of_it_will_do(tmp_path):
     assert data.load_for(made, str(tmp_path / "both")).y.tolist() == [0, 0, 0]
 
 
+def test_a_test_set_of_another_name_is_not_passed_over_for_the_training_images(tmp_path):
+    made = data.load(str(folder_of(tmp_path / "both"))).preparation
+    folder_of(tmp_path / "named", ("train", "testing"))
+    with pytest.raises(DataError, match="holds the classes of train in testing too"):
+        data.load_for(made, str(tmp_path / "named"))
+    folder_of(tmp_path / "only", ("train",))
+    assert not data.load_for(made, str(tmp_path / "only")).is_test_set
+
+
 def test_a_class_that_the_model_does_not_know_is_named_with_its_folder(tmp_path):
     made = data.load(str(folder_of(tmp_path / "known"))).preparation
     place = folder_of(tmp_path / "other", ("test",))

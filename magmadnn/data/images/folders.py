@@ -226,6 +226,8 @@ def read_test_images(place: Path, options: ImageOptions) -> tuple[tuple[str, ...
     top, below = _parts(place)
     chosen = below or top
     classes = _classes(chosen, least=1)
+    if top != place and below is None:
+        _check_no_other_set(place, classes)
     images = _images(chosen, classes, _files(chosen, classes, classes), options, None)
     return classes, images, below is not None
 
