@@ -172,6 +172,7 @@ class BatchNorm(Layer):
         if x.ndim < 2:
             raise ShapeError(f"{self}: x must be (batch, ..., features), got {shape_text(x.shape)}")
         self.wide, features = _wide_dtype(self, x), x.shape[-1:]
+        self.places = product(x.shape[1:-1])  # values of a feature in a sample
         self.gamma = self.beta = None
         if self.affine:
             self.gamma = self.parameter(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import magmadnn as md
 from magmadnn import layers, placeholder
+from magmadnn.errors import ArgumentError
 
 EPS = 2.0**-52
 
@@ -54,6 +56,30 @@ def test_a_batch_of_one_sample_keeps_statistics_finite() -> None:
     out = np.asarray(y.eval({x: np.full((1, 3), 2.5)}, training=True))
     np.testing.assert_array_equal(out, np.zeros((1, 3)))
     np.testing.assert_allclose(layer.running_variance.value, np.full(3, 0.9), rtol=2.0**-22)
+
+
+def test_fit_refuses_batches_of_one_value_for_each_feature() -> None:
+    """Nothing would be left of it, whatever it was."""
+    rng = np.random.default_rng(1)
+    x, y = rng.random((6, 4, 4, 3), np.float32), np.arange(6) % 2
+
+    def model(*parts: layers.Layer) -> md.Model:
+        made = [layers.Input((4, 4, 3)), *parts, layers.Dense(2)]
+        return md.Model(made, loss="cross_entropy", optimizer="sgd")
+
+    pooled, places = layers.GlobalAveragePooling2D, layers.Flatten
+    for parts in (
+        (pooled(), layers.BatchNorm()),
+        (layers.Checkpointed([layers.Conv2D(5, 4), layers.BatchNorm()]), places()),
+    ):
+        wrong = model(*parts)
+        with pytest.raises(
+            ArgumentError, match=r"^fit: batch_norm.* normalises .* batch_size=2 or"
+        ):
+            wrong.fit(x, y, batch_size=1, verbose=False)
+        wrong.fit(x, y, batch_size=2, verbose=False)
+    model(layers.BatchNorm(), pooled()).fit(x, y, batch_size=1, verbose=False)
+    model(pooled(), layers.LayerNorm()).fit(x, y, batch_size=1, verbose=False)
 
 
 def test_a_constant_sample_is_zero_not_nan() -> None:

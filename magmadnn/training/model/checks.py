@@ -15,6 +15,7 @@ from magmadnn.errors import ArgumentError, DTypeError, GraphError, MagmaDNNError
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
+from magmadnn.layers.normalization import BatchNorm
 from magmadnn.losses.outputs import check_width, outputs_of
 from magmadnn.metrics import as_metric
 from magmadnn.runtime import Executable
@@ -102,6 +103,25 @@ def check_model(model: Model) -> None:
         return
     for head in heads_of(model):
         _check_head(head)
+
+
+def check_batch_statistics(model: Model, batch_size: object) -> None:
+    """Refuse batches of one row where they normalise by one value for each feature.
+
+    Raises:
+        ArgumentError: there is such a layer.
+    """
+    if batch_size != 1:
+        return
+    layers = list(model.layers)
+    while layers:
+        layer = layers.pop()
+        layers += layer.layers
+        if isinstance(layer, BatchNorm) and layer.places == 1:
+            raise ArgumentError(
+                f"fit: {layer} normalises by the statistics of a batch, and one row has one value for each "
+                "feature, of which nothing would be left: give batch_size=2 or more"
+            )
 
 
 def _check_head(head: Head) -> None:

@@ -37,7 +37,14 @@ from magmadnn.training.objective.weights import sample_weights
 
 from .augmented_step import StepAugmentation
 from .augmenting import augmented_source, augmented_step, changed_in_step, transforms_for
-from .checks import as_iterable, check_validation, check_values, checked_arrays, gpu_of
+from .checks import (
+    as_iterable,
+    check_batch_statistics,
+    check_validation,
+    check_values,
+    checked_arrays,
+    gpu_of,
+)
 from .plain.identity import identity_of
 from .training_step import objective_key, training_step
 
@@ -109,6 +116,7 @@ def new_fit(
     refuse_while_training(model, "fit")
     if not callable(batch_size):
         at_least("fit: batch_size", batch_size, 1)
+        check_batch_statistics(model, batch_size)
     at_least("fit: accumulate", accumulate, 1)
     checked_limit("fit", memory_limit)
     callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
