@@ -69,5 +69,6 @@ CONVOLUTIONS = {
         md.layers.Activation("relu"),
         md.layers.Conv2D(8, 2, groups=8),
     ),
+    "winograd_2x2": lambda: _of_images(md.layers.Conv2D(5, 3, padding=1, algorithm="winograd_2x2")),
     "winograd": lambda: _of_images(md.layers.Conv2D(5, 3, padding=1, algorithm="winograd")),
 }

@@ -95,7 +95,7 @@ def test_a_convolution_with_batch_norm_and_relu_is_one_pass_at_prediction() -> N
     assert plan.count("float32[4, 7, 5, 4]") == 1  # what the product keeps
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "winograd", "fft", "auto"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd", "winograd_2x2", "fft", "auto"])
 def test_the_plan_says_by_which_way_a_convolution_and_its_gradient_are_computed(
     algorithm: str,
 ) -> None:
@@ -117,7 +117,7 @@ def test_the_plan_says_by_which_way_a_convolution_and_its_gradient_are_computed(
     for scope in ("first", "first/gradient"):
         titles = [line for line in lines if line.endswith(f"# {scope}")]
         assert any(re.search(rf" gemm \[.*\] {way}\b", line) for line in titles), scope
-    for other in {"direct", "winograd", "fft"} - {way}:
+    for other in {"direct", "winograd", "winograd_2x2", "fft"} - {way}:
         assert not any(re.search(rf"\b{other}\b.*# first", line) for line in lines), other
     assert any(re.search(r" gemm \[.*\] groups\b.*# second$", line) for line in lines)
 

@@ -157,9 +157,10 @@ class Conv2D(_Convolution):
         kernel_regularizer: adds to the loss, for instance `md.layers.L2(1e-4)`.
         bias_regularizer: likewise.
         algorithm: on a processor, "direct", "winograd" (3 x 3 filters in float32, without strides, dilation
-            or groups: a quarter of the multiplications, errors of some 1e-5 of the largest result), "fft"
-            (likewise without, for large filters: some 20 x 20 or more), or "auto", which takes "winograd"
-            where there are many channels. On a GPU cuDNN chooses.
+            or groups: a quarter of the multiplications, errors of some 1e-5 of the largest result),
+            "winograd_2x2" (likewise: 4 of 9 multiplications, errors as of "direct"), "fft" (likewise without,
+            for large filters: some 20 x 20 or more), or "auto", which takes "winograd" where there are many
+            channels. On a GPU cuDNN chooses.
     """
 
     _: KW_ONLY

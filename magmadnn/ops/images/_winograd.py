@@ -11,13 +11,14 @@ gradient, and 3 x 3 outputs, summed over tiles: F(3x3, 4x4). B', G and A' follow
 -2 and infinity. They are applied as products with their Kronecker squares.
 
 In float32 results differ from the direct sums by some 1e-5 of the largest: numbers of the transforms reach
-25. What is not finite spreads over its tile.
+25. What is not finite spreads over its tile. By tiles of 4 x 4 places, F(2x2, 3x3) with the points 0, 1, -1
+and infinity, 16 products stand for 36; numbers reach 1, so results are as exact as direct sums.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,37 +33,58 @@ from magmadnn.ops.slicing import pad, slice_
 
 from .windows import Counts, Pairs, beyond_plain, windows, windows_along
 
-_POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)  # and infinity
-_TILE = len(_POINTS) + 1
-_OUTPUTS, _TAPS = (
-    4,
-    3,
-)  # of a convolution along an axis; of the gradient of its filters the other way round
+_TAPS = 3  # along an axis
+
+
+class Form(NamedTuple):
+    """How many outputs of a tile are made at a time.
+
+    Attributes:
+        outputs: along an axis; in the gradient of filters they are the taps.
+        points: at which polynomials are multiplied, but infinity.
+    """
+
+    outputs: int
+    points: tuple[float, ...]
+
+    @property
+    def tile(self) -> int:
+        """Places of a tile along an axis."""
+        return len(self.points) + 1
+
+
+FORMS = {
+    "winograd": Form(4, (0.0, 1.0, -1.0, 2.0, -2.0)),
+    "winograd_2x2": Form(2, (0.0, 1.0, -1.0)),
+}
 _LEAST = 48.0  # of 1 / (1 / c + 1 / o): below, transforms cost more than products save
 # times as many outputs in whole tiles as there are, at most; and where products outweigh transforms by far
 _MOST_WASTE = 1.4
 _MUCH, _MOST_WASTE_OF_MUCH = 120.0, 1.6
 
 
-def pays(x: Any, w_shape: Shape, is_wanted: bool, settled: Attributes) -> bool:
-    """Whether a convolution, or the gradient of its filters, is made so: by sizes and dtype alone.
+def form_of(x: Any, w_shape: Shape, algorithm: str, settled: Attributes) -> Form | None:
+    """How a convolution, or the gradient of its filters, is made, by sizes and dtype; None for otherwise.
 
     Args:
         x: the images.
         w_shape: of the filters.
-        is_wanted: whether it is, wherever that is possible.
-        settled: the attributes of the convolution.
+        algorithm: what is wanted; "auto" takes tiles of 6 x 6 where they pay.
+        settled: the other attributes of the convolution.
     """
-    if _obstacle(x, w_shape, settled):
-        return False
+    form = FORMS["winograd"] if algorithm == "auto" else FORMS.get(algorithm)
+    if form is None or _obstacle(x, w_shape, settled):
+        return None
+    if algorithm != "auto":
+        return form
     c, o, *counts = (int(n) for n in _known(x, w_shape, settled))
-    waste = math.prod(-(-n // _OUTPUTS) * _OUTPUTS / n for n in counts)
+    waste = math.prod(-(-n // form.outputs) * form.outputs / n for n in counts)
     weight = 1 / (1 / c + 1 / o)
     most = _MOST_WASTE_OF_MUCH if weight >= _MUCH else _MOST_WASTE
-    return is_wanted or (weight >= _LEAST and waste <= most)
+    return form if weight >= _LEAST and waste <= most else None
 
 
-def check(words: OpWords, x: Any, w_shape: Shape, settled: Attributes) -> None:
+def check(words: OpWords, x: Any, w_shape: Shape, algorithm: str, settled: Attributes) -> None:
     """Before a convolution is made so because somebody wants it.
 
     Raises:
@@ -70,7 +92,7 @@ def check(words: OpWords, x: Any, w_shape: Shape, settled: Attributes) -> None:
     """
     if why := _obstacle(x, w_shape, settled):
         raise ArgumentError(
-            f'{words.name}: algorithm "winograd" takes 3 x 3 filters in float32 without strides, dilation '
+            f'{words.name}: algorithm "{algorithm}" takes 3 x 3 filters in float32 without strides, dilation '
             f'or groups, on images of known sizes; got {why}; use "auto" or "direct"'
         )
 
@@ -94,69 +116,72 @@ def _known(x: Any, w_shape: Shape, settled: Attributes) -> tuple[Any, ...]:
     return (*w_shape[-2:], *counts)
 
 
-def convolution(x: Any, w: Any, padding: Pairs) -> Any:
+def convolution(x: Any, w: Any, padding: Pairs, form: Form) -> Any:
     """The outputs [n, *windows, o] of images x [n, *places, c] and filters w [3, 3, c, o]."""
     c, o = w.shape[-2:]
-    counts = windows_along(x.shape[1:-1], padding, (_TAPS, _TAPS), (1, 1))
-    tiles = _tiles(counts)
+    counts, places = windows_along(x.shape[1:-1], padding, (_TAPS, _TAPS), (1, 1)), form.tile**2
+    tiles = _tiles(counts, form)
     rows = product((x.shape[0], *tiles))
-    seen = matmul(_squared(_inputs()), _tiles_of(x, padding, tiles))
-    filters = matmul(_squared(_taps(_TAPS)), reshape(w, (_TAPS**2, c * o)))
-    made = matmul(reshape(seen, (_TILE**2, rows, c)), reshape(filters, (_TILE**2, c, o)))
-    made = with_name(made, "winograd")
-    found = matmul(_squared(_outputs(_OUTPUTS)), reshape(made, (_TILE**2, rows * o)))
-    return _joined(found, x.shape[0], tiles, counts, o)
+    seen = matmul(_squared(_inputs(form)), _tiles_of(x, padding, tiles, form))
+    filters = matmul(_squared(_taps(form, _TAPS)), reshape(w, (_TAPS**2, c * o)))
+    made = _named(matmul(reshape(seen, (places, rows, c)), reshape(filters, (places, c, o))), form)
+    found = matmul(_squared(_outputs(form, form.outputs)), reshape(made, (places, rows * o)))
+    return _joined(found, x.shape[0], tiles, counts, o, form)
 
 
-def filters(x: Any, g: Any, padding: Pairs) -> Any:
+def filters(x: Any, g: Any, padding: Pairs, form: Form) -> Any:
     """The gradient [3, 3, c, o] of the filters, from the images and that of the outputs."""
-    c, o = x.shape[-1], g.shape[-1]
-    tiles = _tiles(g.shape[1:-1])
+    c, o, places = x.shape[-1], g.shape[-1], form.tile**2
+    tiles = _tiles(g.shape[1:-1], form)
     rows = product((x.shape[0], *tiles))
-    seen = matmul(_squared(_inputs()), _tiles_of(x, padding, tiles))
-    given = matmul(_squared(_taps(_OUTPUTS)), _cut(g, tiles))
-    left = transpose(reshape(seen, (_TILE**2, rows, c)), (0, 2, 1))
-    made = with_name(matmul(left, reshape(given, (_TILE**2, rows, o))), "winograd")
-    found = matmul(_squared(_outputs(_TAPS)), reshape(made, (_TILE**2, c * o)))
+    seen = matmul(_squared(_inputs(form)), _tiles_of(x, padding, tiles, form))
+    given = matmul(_squared(_taps(form, form.outputs)), _cut(g, tiles, form))
+    left = transpose(reshape(seen, (places, rows, c)), (0, 2, 1))
+    made = _named(matmul(left, reshape(given, (places, rows, o))), form)
+    found = matmul(_squared(_outputs(form, _TAPS)), reshape(made, (places, c * o)))
     return reshape(found, (_TAPS, _TAPS, c, o))
+
+
+def _named(made: Any, form: Form) -> Any:
+    return with_name(made, next(name for name, known in FORMS.items() if known == form))
 
 
 # --- tiles ----------------------------------------------------------------------------------------
 
 
-def _tiles(counts: Any) -> Counts:
+def _tiles(counts: Any, form: Form) -> Counts:
     """How many tiles cover so many outputs along each axis."""
-    return tuple(-(-n // _OUTPUTS) for n in counts)
+    return tuple(-(-n // form.outputs) for n in counts)
 
 
-def _tiles_of(x: Any, padding: Pairs, tiles: Counts) -> Any:
-    """The tiles of images as a matrix [36, n * tiles * c]; they overlap by two places."""
+def _tiles_of(x: Any, padding: Pairs, tiles: Counts, form: Form) -> Any:
+    """The tiles of images as a matrix [places, n * tiles * c]; they overlap by two places."""
     widths = [
-        (before, count * _OUTPUTS + (_TAPS - 1) - n - before)
+        (before, count * form.outputs + (_TAPS - 1) - n - before)
         for n, (before, _), count in zip(x.shape[1:-1], padding, tiles, strict=True)
     ]
     whole = pad(x, widths=((0, 0), *widths, (0, 0)))
-    size, steps = (_TILE, _TILE), (_OUTPUTS, _OUTPUTS)
+    size, steps = (form.tile,) * 2, (form.outputs,) * 2
     seen = windows(whole, size=size, strides=steps, dilation=(1, 1))
     by_place = transpose(seen, (3, 4, 0, 1, 2, 5))
-    return reshape(by_place, (_TILE**2, product((x.shape[0], *tiles, x.shape[-1]))))
+    return reshape(by_place, (form.tile**2, product((x.shape[0], *tiles, x.shape[-1]))))
 
 
-def _cut(g: Any, tiles: Counts) -> Any:
-    """Outputs in tiles that do not overlap, [16, n * tiles * o], with zeros beyond the last."""
-    (n, *counts, o), (high, wide) = g.shape, tiles
-    widths = [(0, t * _OUTPUTS - k) for k, t in zip(counts, tiles, strict=True)]
+def _cut(g: Any, tiles: Counts, form: Form) -> Any:
+    """Outputs in tiles that do not overlap, [outputs^2, n * tiles * o], with zeros beyond the last."""
+    (n, *counts, o), (high, wide), each = g.shape, tiles, form.outputs
+    widths = [(0, t * each - k) for k, t in zip(counts, tiles, strict=True)]
     whole = pad(g, widths=((0, 0), *widths, (0, 0)))
-    cut = reshape(whole, (n, high, _OUTPUTS, wide, _OUTPUTS, o))
-    return reshape(transpose(cut, (2, 4, 0, 1, 3, 5)), (_OUTPUTS**2, product((n, high, wide, o))))
+    cut = reshape(whole, (n, high, each, wide, each, o))
+    return reshape(transpose(cut, (2, 4, 0, 1, 3, 5)), (each**2, product((n, high, wide, o))))
 
 
-def _joined(found: Any, n: Any, tiles: Counts, counts: Any, o: int) -> Any:
-    """The outputs of tiles, [16, n * tiles * o], as images."""
-    high, wide = tiles
-    cut = reshape(found, (_OUTPUTS, _OUTPUTS, n, high, wide, o))
-    whole = reshape(transpose(cut, (2, 3, 0, 4, 1, 5)), (n, high * _OUTPUTS, wide * _OUTPUTS, o))
-    if tuple(counts) == tuple(t * _OUTPUTS for t in tiles):
+def _joined(found: Any, n: Any, tiles: Counts, counts: Any, o: int, form: Form) -> Any:
+    """The outputs of tiles, [outputs^2, n * tiles * o], as images."""
+    (high, wide), each = tiles, form.outputs
+    cut = reshape(found, (each, each, n, high, wide, o))
+    whole = reshape(transpose(cut, (2, 3, 0, 4, 1, 5)), (n, high * each, wide * each, o))
+    if tuple(counts) == tuple(t * each for t in tiles):
         return whole
     every = ("slice", None, None, 1)
     return slice_(whole, index=(every, *(("slice", 0, int(k), 1) for k in counts), every))
@@ -170,30 +195,31 @@ def _squared(matrix: Array) -> Array:
     return np.kron(matrix, matrix).astype(np.float32)
 
 
-def _inputs() -> Array:
+def _inputs(form: Form) -> Array:
     """B': row j takes the product of (z - p) over the points p other than the j-th; the last one over all."""
-    rows = [np.poly([p for p in _POINTS if p != point])[::-1] for point in _POINTS]
-    made = np.zeros((_TILE, _TILE))
+    points = form.points
+    rows = [np.poly([p for p in points if p != point])[::-1] for point in points]
+    made = np.zeros((form.tile, form.tile))
     for j, row in enumerate(rows):
         made[j, : len(row)] = row
-    made[-1] = np.poly(_POINTS)[::-1]
+    made[-1] = np.poly(points)[::-1]
     return made
 
 
-def _taps(count: int) -> Array:
+def _taps(form: Form, count: int) -> Array:
     """G: powers of each point over the product of its differences from the others; at infinity the last."""
-    made = np.zeros((_TILE, count))
-    for j, point in enumerate(_POINTS):
-        others = np.prod([point - p for p in _POINTS if p != point])
+    made = np.zeros((form.tile, count))
+    for j, point in enumerate(form.points):
+        others = np.prod([point - p for p in form.points if p != point])
         made[j] = point ** np.arange(count) / others
     made[-1, -1] = 1
     return made
 
 
-def _outputs(count: int) -> Array:
+def _outputs(form: Form, count: int) -> Array:
     """A': powers of the points; infinity is in the last output only."""
-    made = np.zeros((count, _TILE))
-    for j, point in enumerate(_POINTS):
+    made = np.zeros((count, form.tile))
+    for j, point in enumerate(form.points):
         made[:, j] = point ** np.arange(count)
     made[-1, -1] = 1
     return made

@@ -93,8 +93,8 @@ def _canonical(words: OpWords, specs: Sequence[Spec], **settings: Any) -> dict[s
     _check_filters(words, x, w, "x")
     settled = _settings(words, x.shape[1:-1], w.shape[:-2], **settings)
     _check_channels(words, x.shape[-1], w.shape, settled["groups"], x.shape)
-    if settled["algorithm"] == "winograd":
-        _winograd.check(words, x, w.shape, without_algorithm(settled))
+    if (algorithm := settled["algorithm"]) in _winograd.FORMS:
+        _winograd.check(words, x, w.shape, algorithm, without_algorithm(settled))
     if settled["algorithm"] == "fft":
         _fourier.check(words, x, w.shape, without_algorithm(settled))
     return settled
@@ -107,7 +107,7 @@ def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Sh
 
 # --- algorithms -----------------------------------------------------------------------------------
 
-ALGORITHMS = ("auto", "direct", "winograd", "fft")
+ALGORITHMS = ("auto", "direct", *_winograd.FORMS, "fft")
 
 
 def without_algorithm(settled: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,11 +126,8 @@ def _any_algorithm(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _by_winograd(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
     """The convolution by fewer products; None where they do not pay, or are not wanted."""
-    if algorithm in ("direct", "fft") or not _winograd.pays(
-        x, w.shape, algorithm == "winograd", settled
-    ):
-        return None
-    return _winograd.convolution(x, w, settled["padding"])
+    form = _winograd.form_of(x, w.shape, algorithm, settled)
+    return None if form is None else _winograd.convolution(x, w, settled["padding"], form)
 
 
 def _by_fft(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
@@ -144,11 +141,8 @@ def _filters_by_fft(x: Any, g: Any, algorithm: str, **settled: Any) -> Any:
 
 def _filters_by_winograd(x: Any, g: Any, size: Shape, algorithm: str, **settled: Any) -> Any:
     w_shape = (*size, x.shape[-1] // settled["groups"], g.shape[-1])
-    if algorithm in ("direct", "fft") or not _winograd.pays(
-        x, w_shape, algorithm == "winograd", settled
-    ):
-        return None
-    return _winograd.filters(x, g, settled["padding"])
+    form = _winograd.form_of(x, w_shape, algorithm, settled)
+    return None if form is None else _winograd.filters(x, g, settled["padding"], form)
 
 
 # --- the ops --------------------------------------------------------------------------------------
@@ -281,8 +275,9 @@ convolution: Op = Op(
     "or places before and after each axis: a number, one for each axis, or pairs. Filter k of the o takes "
     "the channels of its group: of `groups` equal parts. `algorithm` is for processors: "
     '"direct" sums the products of each window, "winograd" (3 x 3 filters in float32, without strides, '
-    'dilation or groups) takes a quarter of them, "fft" (likewise without, in float32 and float64) '
-    'multiplies Fourier transforms, for large filters, and "auto" chooses "winograd" where there are many '
+    'dilation or groups) takes a quarter of them, "winograd_2x2" (likewise) 4 of 9 and is as exact as they, '
+    '"fft" (likewise without, in float32 and float64) multiplies Fourier transforms, for large filters, and '
+    '"auto" chooses "winograd" where there are many '
     "channels; "
     "on a GPU the library chooses.",
 )
