@@ -152,6 +152,20 @@ def test_a_product_over_nothing_is_zero_on_a_device() -> None:
     assert np.asarray(multiply(team, a, b, how)).tolist() == [[0, 0]] * 3
 
 
+def test_a_flag_that_a_library_raises_is_no_warning() -> None:
+    """OpenBLAS 0.3.31 with AVX-512: [1, 5] x [5, n] of float32 reads elements that it throws away."""
+
+    def flagged(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        np.subtract(SINGLE.type(np.inf), SINGLE.type(np.inf))
+        return np.asarray(a @ b)
+
+    how = arithmetic_of(SINGLE, SINGLE, SINGLE)
+    a, b = np.ones((1, 5), np.float32), np.ones((2, 5), np.float32).T
+    with pytest.warns(RuntimeWarning):
+        flagged(a, b)
+    assert multiply(Team(None, multiply=flagged), a, b, how).tolist() == [[5, 5]]
+
+
 # --- blocks from the other workers' memory -----------------------------------------------------------
 
 

@@ -163,7 +163,10 @@ def _multiplied(
         _on_device(team.xp, _rounded(a, how.operand), _rounded(b, how.operand), how, into, add)
         return into
     left, right = (_rounded(x, how.operand).astype(how.sums, copy=False) for x in (a, b))
-    made: Array = (team.multiply or team.xp.matmul)(left, right)
+    # OpenBLAS may raise the flag where no operand and no result is one: its AVX-512 kernel for a vector of 5
+    # float32 times columns also multiplies what its memory held before, and throws that away.
+    with np.errstate(invalid="ignore"):
+        made: Array = (team.multiply or team.xp.matmul)(left, right)
     if into is None:
         return made
     if add:
