@@ -25,7 +25,7 @@ class Callback:
             that are made from it.
         is_everywhere: whether each rank of a training with `parallel=` calls it, as what decides by figures,
             which are the same on all, may. Others are called on rank 0 alone; all ranks stop, and set the
-            optimiser's numbers and schedules, as they do there.
+            optimiser's numbers and schedules and the model's parameters and states, as they do there.
         writes_files: whether it writes into a place that it was given, so that each of several models needs
             one with a place of its own.
     """

@@ -172,9 +172,12 @@ class Fit:
                 if self._together is not None:
                     ends.enter_context(self._together.deciding())
                     self._together.begin(self)
+                    ends.push(self._share_end)
                 for callback in self.callbacks:
                     ends.callback(callback.on_train_end, self)
                     callback.begin(self)
+                if self._together is not None:
+                    self._together.after(self)
                 ends.push(self._leave)
                 for state in self._saved():
                     self.restore(state)
@@ -210,6 +213,13 @@ class Fit:
             if slices is not None:
                 slices.abandon()
         self.history.stopped = self.stopped
+        if self._together is not None:
+            self._together.note_values(self)
+
+    def _share_end(self, kind: type[BaseException] | None, *_: object) -> None:
+        """When callbacks were told of the end, without an error."""
+        if self._together is not None and kind is None:
+            self._together.ends(self)
 
     def run_epoch(self) -> None:
         """Run the current epoch, or what is left of it."""

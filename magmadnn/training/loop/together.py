@@ -17,6 +17,7 @@ from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime.agreement import agreeing
+from magmadnn.runtime.variables import tensor_of
 from magmadnn.storage.checkpoint import State
 
 from .own_rows import OwnRows
@@ -26,6 +27,7 @@ from .totals import feeds_for
 if TYPE_CHECKING:
     from magmadnn.optim.records import Setting
     from magmadnn.training.callbacks import Callback
+    from magmadnn.training.model.model import Model
 
     from .fit import Fit
 
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 class Together:
     """The ranks of one training.
 
-    Callbacks that are not `everywhere` are called on rank 0; when they stop training or set something, all
-    ranks do.
+    Callbacks that are not `everywhere` are called on rank 0; when they stop training, or set something of
+    the optimiser's or the model's values, all ranks do.
 
     Args:
         way: how they train.
@@ -44,6 +46,9 @@ class Together:
         self.way, self._comm = way, way.workers()
         self._agreement = SameDecisions(self._comm)
         self._known: dict[str, Setting] = {}
+        self._versions: dict[
+            str, int | None
+        ] = {}  # of the model's values, before callbacks of rank 0
 
     @property
     def is_first(self) -> bool:
@@ -70,6 +75,7 @@ class Together:
         also = {"version of magmadnn": version, "executor": fit.model.executor}
         self.way.check_same(fit.identity | also | {"epochs": f"{fit.begin} to {fit.epochs}"})
         self._known = fit.step.overrides
+        self.note_values(fit)
 
     def shared(self, states: Sequence[State]) -> list[State]:
         """The checkpoints that rank 0 goes on from, on all ranks."""
@@ -162,6 +168,15 @@ class Together:
 
     def before(self, fit: Fit, event: str) -> None:
         """Before an event: parameters and moments that ranks share out are collected, if somebody looks."""
+        self._collect_for(fit, event)
+        self.note_values(fit)
+
+    def note_values(self, fit: Fit) -> None:
+        """Remember which values the model has, so that `after` knows which ones callbacks have set."""
+        if self.is_first and self._comm.size > 1:
+            self._versions = versions_of(fit.model)
+
+    def _collect_for(self, fit: Fit, event: str) -> None:
         step = fit.step
         if not isinstance(step, RanksStep) or not step.is_scattered:
             return
@@ -173,17 +188,18 @@ class Together:
                 step.collect()
 
     def after(self, fit: Fit) -> None:
-        """After an event: all ranks stop if one does, and have the settings of rank 0.
+        """After an event: all ranks stop if one does, and have rank 0's settings and the values set there.
 
         Raises:
             ArgumentError: if a callback of rank 0 alone has set a function.
         """
         if self._comm.size == 1 or (fit.batch and isinstance(fit.step, AsyncStep)):
             return  # workers of an asynchronous training hear of it when they are paused
-        settings = fit.step.overrides
+        settings, written = fit.step.overrides, self._written(fit)
         news = fit.stopped is not None or (self.is_first and settings != self._known)
-        if self._agreement.all(not news, "nothing has changed"):
+        if self._agreement.all(not (news or written), "nothing has changed"):
             return
+        self._share(fit, written)
         told = settings_of(fit)
         found: list[Any] = self._comm.exchange([fit.stopped, fit.goes_on, told])
         first = found[0][2]
@@ -202,3 +218,28 @@ class Together:
             if reason is not None:
                 fit.stopped, fit.goes_on = reason, goes_on
                 return
+
+    def ends(self, fit: Fit) -> None:
+        """After `on_train_end`: all ranks have the values that a callback on rank 0 has set there."""
+        if self._comm.size > 1 and fit.completed:
+            self._share(fit, self._written(fit))
+
+    def _written(self, fit: Fit) -> list[str]:
+        """Names of the model's values that callbacks on this rank, the first, have set."""
+        if not self.is_first or all(callback.stands_aside for callback in fit.callbacks):
+            return []
+        now = versions_of(fit.model)
+        return [name for name, v in now.items() if v is None or v != self._versions.get(name)]
+
+    def _share(self, fit: Fit, names: Sequence[str]) -> None:
+        """Give all ranks these values of rank 0."""
+        named = fit.model.named()
+        values = self._broadcast({name: named[name].node.value.read() for name in names})
+        if not self.is_first:
+            for name, value in values.items():
+                named[name].assign(value)
+
+
+def versions_of(model: Model) -> dict[str, int | None]:
+    """What changes with each value of a model when it is written; None where nobody can tell."""
+    return {name: tensor_of(p.node).memory.version for name, p in model.named().items()}
