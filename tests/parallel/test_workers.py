@@ -19,6 +19,7 @@ DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(75, 6)).astype(np.float32)
 Y = DRAW.integers(0, 3, 75)
 WEIGHTS = DRAW.uniform(0, 2, 75)
+WAY = md.parallel.DataParallel
 
 
 @pytest.fixture(autouse=True)
@@ -130,20 +131,59 @@ def test_callbacks_are_called_in_the_client_and_see_its_model(count: int) -> Non
     whole, model = network(), network()
     given: dict[str, Any] = {"batch_size": 16, "verbose": False, "validation_split": 0.2}
     rows = whole.fit(X, Y, epochs=3, parallel=md.parallel.DataParallel(), **given).rows
-    seen, stopping = Seen(last=2), md.callbacks.EarlyStopping("loss", patience=9)
+    seen, stopping = Seen(last=3), md.callbacks.EarlyStopping("loss", patience=9)
     with md.workers(count):
         history = model.fit(X, Y, epochs=7, callbacks=[seen, stopping], **given)
-        with pytest.raises(ArgumentError, match="asks for step, which workers have"):
-            model.fit(
-                X,
-                Y,
-                epochs=9,
-                callbacks=[md.callbacks.ReduceLROnPlateau("loss", patience=1)],
-                **given,
-            )
-    assert seen.seen == [(n, rows[n]["loss"], os.getpid()) for n in range(3)]
+        looking = md.callbacks.LambdaCallback(on_epoch_end=lambda fit: fit.step.plan)
+        with pytest.raises(ArgumentError, match="asks for step.plan, which workers have"):
+            model.fit(X, Y, epochs=9, callbacks=[looking], **given)
+        bent = md.callbacks.LambdaCallback(
+            on_epoch_end=lambda fit: fit.step.set(learning_rate=lambda step: 0.1)
+        )
+        with pytest.raises(ArgumentError, match="learning_rate was set to a function"):
+            model.fit(X, Y, epochs=9, callbacks=[bent], **given)
+    assert seen.seen == [(n + 1, rows[n]["loss"], os.getpid()) for n in range(3)]
     assert history.stopped == "seen enough" and len(history.rows) == 3
-    assert stopping.best_epoch in range(3)
+    assert stopping.best_epoch in range(1, 4)
+
+
+def halve(fit: Any) -> None:
+    if fit.epoch == 1:
+        own = fit.model.values()
+        fit.model.assign({name: (value / 2).astype(value.dtype) for name, value in own.items()})
+
+
+CHANGES: dict[str, Any] = {
+    "plateau": lambda: md.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=1.0),
+    "schedule": lambda: md.callbacks.Schedule(lambda epoch: 0.01 / (epoch + 1)),
+    "of steps": lambda: md.callbacks.LambdaCallback(
+        on_train_begin=lambda fit: fit.step.set(learning_rate=md.optim.exponential(0.01, 0.5, 4))
+    ),
+    "values": lambda: md.callbacks.LambdaCallback(on_epoch_end=halve),
+    "values before": lambda: md.callbacks.LambdaCallback(on_epoch_begin=halve),
+}
+
+
+@pytest.mark.parametrize("count", [0, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_callbacks_set_in_the_client_reaches_the_workers(count: int, change: str) -> None:
+    """The optimiser's numbers and schedules, and the model's values; they stay for the next fit."""
+    if count:
+        pytest.importorskip("mpi4py")
+    whole, model = network(), network()
+    given: dict[str, Any] = {"batch_size": 16, "verbose": False}
+    rows = [whole.fit(X, Y, epochs=3, callbacks=[CHANGES[change]()], parallel=WAY(), **given).rows]
+    rows.append(whole.fit(X, Y, epochs=1, parallel=WAY(), **given).rows)
+    found = []
+    with md.workers(count):
+        found.append(model.fit(X, Y, epochs=3, callbacks=[CHANGES[change]()], **given).rows)
+        found.append(model.fit(X, Y, epochs=1, **given).rows)
+    for name in ("loss", "learning_rate"):
+        expected = [[row[name] for row in one] for one in rows]
+        assert [[row[name] for row in one] for one in found] == expected
+    assert len({*expected[0], *expected[1]}) > 1 or change.startswith("values")
+    for name, value in whole.values().items():
+        np.testing.assert_array_equal(model.values()[name], value)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +209,7 @@ def test_a_lost_worker_costs_the_present_epoch_only() -> None:
 
     class Kills(md.callbacks.Callback):
         def on_epoch_end(self, fit: Any) -> None:
-            if fit.epoch == 1:
+            if fit.epoch == 2:
                 os.kill(workers._staff._job.ledger.entries()[1].process, 9)
 
     whole, model = network(), network()

@@ -11,8 +11,7 @@ the callbacks look at it. `Checkpoint` alone is called on the first worker, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,55 +35,14 @@ from magmadnn.training.model.loading import model_from
 from magmadnn.training.model.plain.architecture import trained_of
 from magmadnn.training.model.saving import model_record
 from magmadnn.training.model.training_step import Carried, carried_from
-from magmadnn.training.objective.heads import heads_of
 from magmadnn.workers import Answer, Worker, Workers, handler
+
+from .in_client import Arrays, ClientFit, settings_from, settings_record
 
 if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
 
 HANDLER: Final = "training.fit"
-
-
-class Arrays:
-    """Arrays in nested lists and dicts, by number in one list.
-
-    Attributes:
-        all: the arrays.
-    """
-
-    def __init__(self, arrays: Sequence[Any] = ()) -> None:
-        self.all = list(arrays)
-
-    def numbered(self, value: Any) -> Any:
-        """The value as JSON data, arrays by number.
-
-        Raises:
-            ArgumentError: if something in it is no array.
-        """
-        if value is None:
-            return None
-        if isinstance(value, Mapping):
-            return {"dict": {str(name): self.numbered(one) for name, one in value.items()}}
-        if isinstance(value, (list, tuple)) and any(np.ndim(one) for one in value):
-            return {"list": [self.numbered(one) for one in value]}
-        array = np.asarray(value, order="C")
-        if array.dtype.hasobject or array.dtype.kind in "US":
-            raise ArgumentError(
-                f"fit: workers are sent arrays of numbers, got {type(value).__name__} of {array.dtype}: give "
-                "arrays of numbers, or use magmadnn launch"
-            )
-        self.all.append(array)
-        return {"array": len(self.all) - 1, "shape": list(array.shape)}
-
-    def value(self, record: Any) -> Any:
-        """What `numbered` was given."""
-        if record is None:
-            return None
-        if "dict" in record:
-            return {name: self.value(one) for name, one in record["dict"].items()}
-        if "list" in record:
-            return [self.value(one) for one in record["list"]]
-        return self.all[record["array"]].reshape(record["shape"])
 
 
 def fit_on_workers(
@@ -120,14 +78,9 @@ def fit_on_workers(
     held, carried = Arrays(), carried_from(model)
     state = {} if carried is None else carried.state
     settings = {} if carried is None else carried.settings
-    if functions := [name for name, value in settings.items() if callable(value)]:
-        raise ArgumentError(
-            f"fit: {functions[0]} was set to a function or schedule, which does not travel to workers: call "
-            "model.reset_optimizer(), or use magmadnn launch"
-        )
     saving = [callback.settings for callback in callbacks if isinstance(callback, Checkpoint)]
     arguments: dict[str, Any] = {
-        "model": model_record(model), "executor": model.executor, "settings": settings,
+        "model": model_record(model), "executor": model.executor, "settings": settings_record(settings),
         "values": held.numbered(model.values()), "state": held.numbered(state),
         "x": held.numbered(x), "y": held.numbered(y), "weights": held.numbered(sample_weight),
         "validation": held.numbered(validation_data),
@@ -144,7 +97,7 @@ def fit_on_workers(
     waited = np.zeros((workers.size, 2))  # of each worker: seconds for data, and of all epochs
     model._waited = ()
 
-    def trained(changed: dict[str, Any], arrays: Sequence[Any]) -> History:
+    def trained(changed: dict[str, Any], arrays: Sequence[Any], settings: Any) -> History:
         answers = workers.call(HANDLER, {**arguments, **changed}, arrays)
         found, back = answers[0].value, Arrays(answers[0].arrays)
         if epochs := [worker for worker, one in enumerate(answers) if one.value["waited"]]:
@@ -165,9 +118,9 @@ def fit_on_workers(
     if callbacks and not saving:
         first, last = epochs_of(epochs, initial_epoch, model.epochs_done)
         fit = ClientFit(model, first, last, callbacks)
-        history = fit.run(arguments["options"], held.all, trained)
+        history = fit.run(arguments["options"], held, trained)
     else:
-        history = trained({}, held.all)
+        history = trained({}, held.all, settings)
     if shown:
         print(
             "\n".join(
@@ -177,89 +130,13 @@ def fit_on_workers(
     return history
 
 
-class ClientFit:
-    """What callbacks in the client see of a training by workers: the attributes of `Fit` that need no step.
-
-    Args:
-        model: which is what workers have trained, after each epoch.
-        first: the first epoch.
-        last: where training ends.
-        callbacks: that are called here.
-    """
-
-    def __init__(self, model: Model, first: int, last: int, callbacks: Sequence[Callback]) -> None:
-        self.model, self.begin, self.epoch, self.epochs = model, first, first, last
-        self.callbacks = sorted(callbacks, key=lambda callback: callback.comes_last)
-        self.history, self.row = History(), dict[str, Any]()
-        self.last_loss = float("nan")
-        self.stopped: str | None = None
-        self.goes_on = self.completed = False
-        heads = heads_of(model)
-        self._higher: dict[str, bool | None] = {"loss": False}
-        self._higher |= {head.column: False for head in heads if head.column is not None}
-        self._higher |= {
-            c: one.higher_is_better for head in heads for c, one in head.metrics.items()
-        }
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise ArgumentError(
-            f"fit: a callback asks for {name}, which workers have and the client has not: use magmadnn launch"
-        )
-
-    def stop(self, reason: str, *, goes_on: bool = False) -> None:
-        """End training after this epoch."""
-        if self.stopped is None:
-            self.stopped, self.goes_on = reason, goes_on
-
-    def measures(self, column: str) -> bool:
-        """See `Fit.measures`."""
-        return column.removeprefix("val_") in self._higher
-
-    def higher_is_better(self, column: str) -> bool | None:
-        """See `Fit.higher_is_better`."""
-        return self._higher.get(column.removeprefix("val_"))
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether something has asked to stop."""
-        return self.stopped is not None
-
-    def values(self) -> dict[str, Any]:
-        """Copies of the model's parameters and states."""
-        return self.model.values()
-
-    def run(self, options: Mapping[str, Any], arrays: Sequence[Any], trained: Any) -> History:
-        """Train an epoch after the other; data travels with the first only."""
-        this: Any = self
-        with ExitStack() as ends:
-            for callback in self.callbacks:
-                ends.callback(callback.on_train_end, this)
-                callback.begin(this)
-            while self.epoch < self.epochs and self.stopped is None:
-                for callback in self.callbacks:
-                    callback.on_epoch_begin(this)
-                now = {**options, "epochs": self.epoch + 1, "initial_epoch": self.epoch}
-                again = self.epoch > self.begin
-                history = trained({"options": now, "again": again}, [] if again else arrays)
-                self.row = history.rows[-1]
-                self.history.rows += history.rows
-                self.last_loss, self.stopped = self.row["loss"], self.stopped or history.stopped
-                for callback in self.callbacks:
-                    callback.on_epoch_end(this)
-                self.epoch += 1
-            self.completed = True
-            self.history.stopped = self.stopped
-        return self.history
-
-
 @handler(HANDLER)
 def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
     """Build the model, train it with the other workers; the first one tells what came of it."""
     comm = worker.communicator
     if arguments.get("again"):
         model, data, way = worker.objects[HANDLER]
+        _change(model, arguments, Arrays(arrays))
     else:
         model, data = _prepared(arguments, arrays)
         way = _way(arguments["way"], comm)
@@ -299,6 +176,16 @@ def _way(record: dict[str, Any] | None, comm: Communicator) -> TrainingWay:
     return kind.of_record(record["arguments"], comm)
 
 
+def _change(model: Model, arguments: dict[str, Any], given: Arrays) -> None:
+    """Take what callbacks in the client have set since the last epoch."""
+    assert model._step is not None
+    step, settings = model._step[2], settings_from(arguments["settings"])
+    if settings != step.overrides:
+        step.set(**(dict.fromkeys(step.overrides) | settings))
+    if arguments["values"] is not None:
+        model.assign(given.value(arguments["values"]))
+
+
 def _laid_out(model: Model, size: int) -> Weights:
     """The model's parameters and states, in the layouts that the last step had for them."""
     assert model._step is not None
@@ -317,9 +204,10 @@ def _prepared(arguments: dict[str, Any], arrays: list[Any]) -> tuple[Model, dict
     model = model_from(arguments["model"])
     model.executor = arguments["executor"]
     model.assign(given.value(arguments["values"]))
-    if arguments["state"]["dict"]:
+    settings = settings_from(arguments["settings"])
+    if settings or arguments["state"]["dict"]:
         nodes = tuple(p.node for p in trained_of(model.variables()))
-        model._carried = Carried(nodes, given.value(arguments["state"]), arguments["settings"])
+        model._carried = Carried(nodes, given.value(arguments["state"]), settings)
     weight = arguments["class_weight"]
     return model, {
         "x": given.value(arguments["x"]),
