@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from magmadnn.errors import CommunicationError
 
+from .engine import Call
 from .group import HostCommunicator
-from .ledger import ENDED, FAILED, VARIABLE, Ledger
+from .ledger import BEGINNING, ENDED, FAILED, VARIABLE, Ledger
 from .mpi import MpiEngine, load_mpi
 from .simulated import SerialCommunicator
+from .sites import call_site
 
 RANKS: Final = "MAGMADNN_RANKS"
 _SIZES: Final = (
@@ -103,7 +105,7 @@ def _make() -> HostCommunicator:
     loaded = sys.modules.get("mpi4py.MPI")
     if expected == 1 and (loaded is None or not loaded.Is_initialized()):
         return SerialCommunicator()
-    mpi = load_mpi()
+    mpi = _begun(loaded)
     size = mpi.COMM_WORLD.Get_size()
     if size == 1 and expected > 1:
         raise CommunicationError(
@@ -115,6 +117,18 @@ def _make() -> HostCommunicator:
         return SerialCommunicator()
     _end_job_on_errors(mpi)
     return HostCommunicator(MpiEngine(mpi.COMM_WORLD, "world", list(range(size)), _shared(mpi)))
+
+
+def _begun(loaded: Any) -> Any:
+    """The module mpi4py.MPI; to begin MPI waits for all ranks, so the launcher can see that this one does."""
+    ledger = own_ledger()
+    if ledger is None or (loaded is not None and loaded.Is_initialized()):
+        return load_mpi()
+    ledger.enter(Call(BEGINNING, 0, "the beginning of MPI", call_site(), 0))
+    try:
+        return load_mpi()
+    finally:
+        ledger.leave()
 
 
 def _shared(mpi: Any) -> Ledger | None:

@@ -19,6 +19,7 @@ from typing import Final
 from .engine import Call
 
 VARIABLE: Final = "MAGMADNN_LEDGER"
+BEGINNING: Final = "beginning"  # the group of a call in which ranks wait until all have begun MPI
 SLOT: Final = 2048
 _HEAD: Final = struct.Struct(
     "=QQIIcc"

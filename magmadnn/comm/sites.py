@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 _PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + "/"
+_PASSED: Final = (_PACKAGE, contextlib.__file__)  # what frames of this package call themselves by
 _RUNNERS: Final = ("<frozen", "<string>", threading.__file__)
 _told = threading.local()
 
@@ -23,7 +25,7 @@ def call_site() -> str:
     if told is not None:
         return str(told)
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED):
         frame = frame.f_back
     name = frame.f_code.co_filename
     if name.startswith(_RUNNERS):
@@ -37,7 +39,7 @@ def line_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith((_PACKAGE, *_RUNNERS)):
+        if not name.startswith((*_PASSED, *_RUNNERS)):
             site = f"{name.rpartition('/')[2]}:{trace.tb_lineno}"
         trace = trace.tb_next
     return site

@@ -170,6 +170,34 @@ def test_an_error_before_the_group_exists_ends_the_job(tmp_path: Path) -> None:
     assert "magmadnn: rank 1 ends the job:" in err and "KeyError: 'early'" in err
 
 
+@pytest.mark.parametrize("body", ["if rank: sys.exit()\n", "if rank == 1: os._exit(0)\n"])
+def test_a_rank_that_ends_before_others_begin_is_named(body: str, tmp_path: Path) -> None:
+    """MPI begins on all ranks together: who ends before it leaves the others waiting for ever."""
+    begin = "import os, sys\nimport magmadnn as md\nrank = int(os.environ['PMI_RANK'])\n"
+    code, _, err, seconds = launched(tmp_path, 2, body + "md.comm.world()\n", begin)
+    assert code != 0
+    assert seconds < 15
+    if "_exit" in body:
+        assert "magmadnn: rank 1 has ended; it made no call" in err
+    else:
+        assert (
+            "magmadnn: rank 0 at job_of_test.py:5 waits for all ranks to begin, and rank 1 has ended "
+            "without a call"
+        ) in err
+
+
+def test_the_line_of_a_fit_is_that_of_the_script(tmp_path: Path) -> None:
+    body = (
+        "x = np.random.default_rng(comm.rank).normal(size=(8, 2))\n"
+        "layers = [md.layers.Input((2,)), md.layers.Dense(1)]\n"
+        "md.Model(layers, loss='mse', optimizer='sgd').fit(x, x[:, :1], verbose=False)\n"
+    )
+    code, _, err, _ = launched(tmp_path, 2, body)
+    assert code != 0
+    assert "ranks differ in x" in err
+    assert "its last call was exchange of values at job_of_test.py:5" in err
+
+
 def test_importing_does_not_begin_mpi() -> None:
     code = "import sys, magmadnn as md; md.comm.world(); sys.exit('mpi4py' in sys.modules)"
     done = subprocess.run(

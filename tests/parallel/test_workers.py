@@ -135,7 +135,7 @@ def test_callbacks_are_called_in_the_client_and_see_its_model(count: int) -> Non
     with md.workers(count):
         history = model.fit(X, Y, epochs=7, callbacks=[seen, stopping], **given)
         looking = md.callbacks.LambdaCallback(on_epoch_end=lambda fit: fit.step.plan)
-        with pytest.raises(ArgumentError, match="asks for step.plan, which workers have"):
+        with pytest.raises(ArgumentError, match=r"asks for step\.plan, which workers have"):
             model.fit(X, Y, epochs=9, callbacks=[looking], **given)
         bent = md.callbacks.LambdaCallback(
             on_epoch_end=lambda fit: fit.step.set(learning_rate=lambda step: 0.1)

@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from magmadnn.comm.job import RANKS
-from magmadnn.comm.ledger import ENDED, FAILED, KILLED, SLOT, STATE, VARIABLE, Ledger
+from magmadnn.comm.ledger import (
+    BEGINNING,
+    ENDED,
+    FAILED,
+    KILLED,
+    SLOT,
+    STATE,
+    VARIABLE,
+    WAITS,
+    Entry,
+    Ledger,
+)
 from magmadnn.comm.shared_memory import remove_files
 from magmadnn.errors import ArgumentError
 
@@ -24,6 +35,7 @@ from .wheels import find_starter
 MOST_RANKS: Final = 1024
 _CHILD: Final = Path(__file__).with_name("child.py")
 _LOOK: Final = 0.05  # seconds between two looks at the ranks
+_BEGIN: Final = 0.7  # seconds for MPI to begin on ranks that have called it
 _GRACE: Final = 0.3  # seconds for what ends by itself, after one rank has
 
 
@@ -56,6 +68,7 @@ class Job:
         self.ledger = Ledger(path, -1, ranks)
         self.ranks = ranks
         self._gone: dict[int, float] = {}
+        self._since = 0.0  # that ranks wait for one that will not come, in seconds
         threads = str(max(1, usable_cores() // ranks))
         given = dict(os.environ)
         for name in ("OMP_NUM_THREADS", "MAGMADNN_NUM_THREADS"):
@@ -89,7 +102,23 @@ class Job:
             # What watches the rank may be about to write how it ended.
             if time.monotonic() - self._gone.setdefault(entry.rank, time.monotonic()) > _GRACE:
                 return f"rank {entry.rank} has ended; {entry.last()}"
-        return None
+        return self._alone(entries)
+
+    def _alone(self, entries: Sequence[Entry]) -> str | None:
+        """Who waits in vain for all ranks to begin MPI, as one has ended without it; None if nobody does."""
+        ended = [e for e in entries if e.state == ENDED and e.call is None]
+        waits = [e for e in entries if e.state == WAITS and e.call and e.call.group == BEGINNING]
+        if not (ended and waits):
+            self._since = 0.0
+            return None
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since < _BEGIN:
+            return None
+        assert waits[0].call is not None
+        return (
+            f"rank {waits[0].rank} at {waits[0].call.site} waits for all ranks to begin, and rank "
+            f"{ended[0].rank} has ended without a call: all ranks run the same script, with the same fits"
+        )
 
     def wait(self) -> int:
         """Wait for the end; the job's exit code. What a rank's end means for the others is done at once."""
