@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
-from magmadnn.errors import ArgumentError, DataError, MagmaDNNError, NumericError
+from magmadnn.errors import ArgumentError, CheckpointError, DataError, MagmaDNNError, NumericError
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.storage.checkpoint import parameters_sha256
 
@@ -254,6 +255,23 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(tmp_path: Any) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 11])
 @pytest.mark.parametrize("leaves", [11, 16])
 @pytest.mark.parametrize("there", [range(11), (1, 2, 5, 6, 10), (10,)], ids=str)
+def test_another_number_of_shards_is_named_with_the_way_out(tmp_path: Path) -> None:
+    """Nine ranks have nine shards by default, and four of them eight: the checkpoint says how they go on."""
+
+    def run(comm: Communicator, shards: int, epochs: int) -> str:
+        kept = [md.callbacks.Checkpoint(tmp_path, signals=False)]
+        return trained(comm, callbacks=kept, shards=shards, epochs=epochs)[0]
+
+    simulate(9, run, 9, 1)
+    with pytest.raises(
+        CheckpointError,
+        match=r"up to 9 ranks go on with parallel=md.parallel.DataParallel\(shards=9",
+    ):
+        simulate(4, run, 8, 2)
+    whole = simulate(1, lambda comm: trained(comm, shards=9, epochs=2)[0])
+    assert simulate(4, run, 9, 2) == whole * 4
+
+
 def test_the_tree(ranks: int, leaves: int, there: Sequence[int]) -> None:
     """Sums of numbers of very different size differ in each other order; 9,001 elements take the long way."""
     draw = np.random.default_rng(leaves)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 220  # characters of what differs
 INITIAL = "initial values"  # of an identity: a digest of parameters and states
+_SHARDS = "shards"  # of an identity: parts of a batch that ranks share
 _ROW = Fields(
     {
         "epoch": Number(1, LARGEST),
@@ -246,6 +247,12 @@ def _check_identity(fit: Fit, saved: Mapping[str, str]) -> None:
     ]
     if found:
         more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+        shards = saved.get(_SHARDS, "")
+        if _SHARDS in own and own[_SHARDS] != shards and shards.isdecimal():
+            more += (
+                f"; up to {shards} ranks go on with parallel=md.parallel.DataParallel(shards={shards}): by "
+                "default ranks have 8 shards, more than 8 ranks as many as they are"
+            )
         raise CheckpointError(
             f"checkpoint: is of another training: {'; '.join(found[:3])}{more}; give what it was saved with "
             "(epochs and callbacks may differ), another folder, or resume=False to start over"
