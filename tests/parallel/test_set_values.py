@@ -64,6 +64,37 @@ def test_all_ranks_have_what_a_callback_of_rank_0_set(way: str, event: str) -> N
         np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-12)
 
 
+class Stops(md.callbacks.Callback):
+    """Before the second epoch."""
+
+    def on_epoch_begin(self, fit: Any) -> None:
+        if fit.epoch == 1:
+            fit.stop("enough")
+
+
+@pytest.mark.parametrize("way", [None, *WAYS])
+def test_no_batch_runs_after_a_stop_before_an_epoch(way: str | None) -> None:
+    def run(comm: Communicator | None) -> list[int]:
+        steps = list[int]()
+        seen = md.callbacks.LambdaCallback(on_batch_end=lambda fit: steps.append(fit.steps))
+        layers = [md.layers.Input((5,)), md.layers.Dense(8), md.layers.Dense(4)]
+        model = md.Model(layers, loss="cross_entropy", optimizer=md.optim.SGD(0.1), seed=1)
+        parallel = WAYS[way](comm) if way and comm else False
+        model.fit(
+            X,
+            Y,
+            batch_size=16,
+            epochs=3,
+            verbose=False,
+            parallel=parallel,
+            callbacks=[seen, Stops()],
+        )
+        return steps
+
+    found = run(None) if way is None else simulate(2, run)[0]
+    assert found == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_an_asynchronous_server_tells_its_workers() -> None:
     def run(comm: Communicator) -> dict[str, np.ndarray]:
         WAYS["asynchronous"] = md.parallel.AsyncSGD

@@ -274,6 +274,8 @@ class Fit:
         """Run batches one by one, until something asks to stop."""
         if self._together is not None and self._together.serves(self):
             return
+        if self.stopped is not None:  # before the first batch
+            return
         self.source.look()
         for batch in self._timed(batches):
             self._tell_place()
