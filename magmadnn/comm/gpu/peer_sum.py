@@ -50,7 +50,6 @@ class PeerSum:
         self._places = cupy.asarray(places)
         self._meetings = cupy.zeros(blocks, "uint32")
         self._last: Any = None  # the stream of the last call outside of graphs
-
         self._kernels: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     @staticmethod
