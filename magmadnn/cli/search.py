@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from magmadnn.search import load
+from magmadnn.search.given import check_alone
 from magmadnn.search.methods.choosing import METHODS
 from magmadnn.storage.places import expanded
 
 from .arguments import Parser, number, one_of, whole
 from .console import Console
 from .runs.outputs import check_place, write_output
+from .searches.option_spelling import OptionSpelling
 from .searches.search_run import resume_search, start_search
 from .training_options import DATA, MACHINE, NETWORK, Option, add_options
 
@@ -92,6 +94,7 @@ def run(argv: Sequence[str]) -> int:
     if argv and argv[0] == "report":
         return _report(argv[1:])
     arguments = parser().read(argv)
+    check_alone(OptionSpelling())
     say = Console(arguments.quiet)
     return (
         start_search(arguments, say) if arguments.resume is None else resume_search(arguments, say)

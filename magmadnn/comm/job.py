@@ -54,6 +54,13 @@ def rank_in_job() -> int:
     return 0
 
 
+def ranks_of_script() -> int:
+    """How many ranks of this job run the same script: 1 where the others serve this one as workers, and
+    within a module of a workflow.
+    """
+    return min(ranks_of_job(), _world[0].size) if _world else ranks_of_job()
+
+
 def may_lose_ranks() -> bool:
     """Whether this job was started with Open MPI's ULFM: `mpiexec --with-ft ulfm`."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "t", "yes")

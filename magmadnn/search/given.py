@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+from magmadnn.comm.job import rank_in_job, ranks_of_script
 from magmadnn.data.batching import split_rows
 from magmadnn.errors import ArgumentError, MagmaDNNError, UnknownNameError, quoted
 from magmadnn.training import Model
@@ -15,12 +16,46 @@ from magmadnn.training.callbacks import Callback
 from .spaces.building import as_named
 from .spaces.dimensions import is_number
 from .spaces.space import Point, Space, key_of
+from .spelling import RUN, Spelling
 from .study import Study
 from .trials.rows import check_same_rows, rows_of
 
 _OF_SEARCH = ("batch_size", "epochs", "callbacks", "verbose", "validation_data", "validation_split")
 _SHARE = 0.2  # of the rows validates
 _NOT_HERE = ("x", "y", "initial_epoch")
+
+
+def check_alone(spelled: Spelling = RUN) -> None:
+    """Look whether this process is the only one of its job that searches.
+
+    Args:
+        spelled: how messages spell arguments.
+
+    Raises:
+        ArgumentError: other ranks run the same script, so each would do the same work, or all but one would
+            find the folder in use.
+    """
+    ranks = ranks_of_script()
+    if ranks > 1:
+        raise ArgumentError(
+            f"{spelled.begin}this is rank {rank_in_job()} of a job of {ranks} ranks, each of which would do "
+            f"the same search; start it by itself, without mpiexec, srun or magmadnn launch, with "
+            f"{spelled.told('workers', ranks)}, or by magmadnn search --mpi {ranks}, or in a module of a "
+            "workflow by md.workflow.grid"
+        )
+
+
+def check_ranks(workers: Any, trial_seconds: Any, spelled: Spelling = RUN) -> None:
+    """Look whether a search whose trials other ranks train is told what only holds for processes of its own.
+
+    Raises:
+        ArgumentError: if it is.
+    """
+    if workers is not None or trial_seconds is not None:
+        raise ArgumentError(
+            f"{spelled.begin_of_ranks}trials are trained by other ranks, so leave {spelled.named('workers')} "
+            f"and {spelled.named('trial_seconds')} out"
+        )
 
 
 def mapping_of(name: str, value: Any) -> dict[str, Any]:

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from magmadnn.errors import UnknownNameError
 
-from .objectives import Metrics, NoValueError, Objective, Reaches, comparable, direction_known
+from .objectives import (
+    Metrics,
+    NoValueError,
+    Objective,
+    Reaches,
+    check_measured,
+    comparable,
+    direction_known,
+)
+from .spelling import RUN, Spelling
 from .trials.records import DONE, FAILED, Outcome
 
 
@@ -19,9 +28,13 @@ class Judge:
     Args:
         objectives: what is searched for.
         until: when the search may end.
+        spelled: how messages spell arguments.
     """
 
-    def __init__(self, objectives: Sequence[Objective], until: Reaches | None) -> None:
+    def __init__(
+        self, objectives: Sequence[Objective], until: Reaches | None, spelled: Spelling = RUN
+    ) -> None:
+        self._spelled = spelled
         self._objectives, self._until = tuple(objectives), until
         self._rises = direction_known({})
         self._has_learnt = False
@@ -33,11 +46,7 @@ class Judge:
 
     @property
     def signs(self) -> tuple[int, ...]:
-        """1 or -1 for each; 1 for all as long as no trial has an outcome.
-
-        Raises:
-            ArgumentError: nobody has said which values of a metric are better.
-        """
+        """1 or -1 for each; 1 for all as long as no trial has an outcome."""
         if not self._has_learnt:
             return (1,) * len(self._objectives)
         return tuple(one.sign_in(self._rises) for one in self._objectives)
@@ -47,7 +56,7 @@ class Judge:
 
         Raises:
             UnknownNameError: an objective names a metric that there is not.
-            ArgumentError: as for `signs`.
+            ArgumentError: nobody has said which values of a metric are better.
         """
         if outcome.state != DONE:
             return outcome
@@ -89,10 +98,7 @@ class Judge:
         """What metrics say of themselves; objectives and `until` are checked by the first outcome."""
         if self._has_learnt or not outcome.rises:
             return
-        metrics = Metrics(outcome.metrics)
-        for one in self._objectives:
-            if one.function is None:
-                _ = metrics[one.name]  # one that there is not is told with the nearest
-        self._rises, self._has_learnt = direction_known(outcome.rises), True
-        if self.signs and self._until is not None:
-            self._until.holds(outcome.metrics, self._rises)
+        rises = direction_known(outcome.rises)
+        measured = {name: rises.get(name) for name in outcome.metrics}
+        check_measured(self._objectives, self._until, measured, self._spelled)
+        self._rises, self._has_learnt = rises, True

@@ -11,12 +11,11 @@ from magmadnn.errors import CheckpointError, MagmaDNNError, shown
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.event_log import without_collecting
 
-from .judging import Judge
+from .spelling import Spelling
 from .study import Study
 from .study_folder import STUDY, read_study
-from .study_plan import Ends, Plan
+from .study_plan import Ends, Plan, Replayed, check_keeps
 from .trials.records import trials_of
-from .trials.schedule import Schedule
 
 
 class KeptStudy:
@@ -49,7 +48,7 @@ class KeptStudy:
             UnknownNameError: `ends` names a metric that there is not.
         """
         by = ends or self.ends or Ends()
-        found: Study = self._guarded(lambda: self._replayed(by)[0], ends is not None)
+        found: Study = self._guarded(lambda: self._study(by), ends is not None)
         return found
 
     def has_ended(self, ends: Ends) -> bool:
@@ -59,34 +58,41 @@ class KeptStudy:
             CheckpointError: the log does not fit the plan.
             UnknownNameError: `ends` names a metric that there is not.
         """
+        return bool(self._guarded(lambda: self._replayed(ends).has_ended(), True))
 
-        def ended() -> bool:
-            _, schedule, waits = self._replayed(ends)
-            return not waits and schedule.next_job() is None
+    def check_keeps(self, ends: Ends, spelled: Spelling) -> None:
+        """Refuse ends by which results that count would do so no more.
 
-        return bool(self._guarded(ended, True))
+        Args:
+            ends: when the search is to end now.
+            spelled: how messages spell arguments.
+
+        Raises:
+            ArgumentError: if they would.
+            UnknownNameError: `ends` names a metric that there is not.
+            CheckpointError: the log does not fit the plan.
+        """
+        self._guarded(
+            lambda: check_keeps(self._plan, self._logged, ends, self._path, spelled), True
+        )
 
     @without_collecting()
-    def _replayed(self, ends: Ends) -> tuple[Study, Schedule, bool]:
-        """The study, its schedule after the last result, and whether one before that is missing."""
-        plan, logged = self._plan, self._logged
-        judge = Judge(plan.objectives, ends.until)
-        judge.learn(outcome for _, outcome in logged.results.values())
-        schedule, waits = plan.schedule(judge, ends, logged), False
-        while schedule.knows_more and schedule.next_job() is not None:
-            waits = True  # for it: the search has not ended
-        results = list(schedule.results())
-        study = Study(
+    def _replayed(self, ends: Ends) -> Replayed:
+        return self._plan.replayed(self._logged, ends)
+
+    def _study(self, ends: Ends) -> Study:
+        """The study by these ends."""
+        plan, found = self._plan, self._replayed(ends)
+        return Study(
             plan.space,
-            judge.names,
-            judge.signs,
-            trials_of(results, plan.rungs),
+            found.judge.names,
+            found.judge.signs,
+            trials_of(found.results, plan.rungs),
             self._path,
             plan.method,
             plan.defaults["epochs"],
-            results,
+            found.results,
         )
-        return study, schedule, waits
 
     def _guarded(self, read: Callable[[], Any], asked: bool = False) -> Any:
         """What `read` gives; errors of ours are the user's only where ends were `asked` for."""

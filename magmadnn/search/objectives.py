@@ -9,6 +9,8 @@ from typing import Any
 
 from magmadnn.errors import ArgumentError, MagmaDNNError, UnknownNameError, quoted
 
+from .spelling import RUN, Spelling
+
 _LOWER = ("loss", "seconds", "epochs")
 
 
@@ -70,21 +72,8 @@ class Objective:
         return "the objective" if self.name == "objective" else f"objective {self.name}"
 
     def sign_in(self, rises: Mapping[str, bool | None]) -> int:
-        """1 or -1, by what the metrics say of themselves where that is needed.
-
-        Raises:
-            ArgumentError: nobody has said it.
-        """
-        if self.sign:
-            return self.sign
-        higher = rises.get(self.name)
-        if higher is None:
-            raise ArgumentError(
-                f"search: objective: whether {self.name!r} is better when it is low or high is not "
-                f"known; give "
-                f'"max {self.name}" or "min {self.name}"'
-            )
-        return 1 if higher else -1
+        """1 or -1, by what the metrics say of themselves where that is needed: see `check_measured`."""
+        return self.sign or (1 if rises.get(self.name) else -1)
 
 
 def objectives_of(given: Any) -> tuple[Objective, ...]:
@@ -125,14 +114,12 @@ class Reaches:
     metric: str
     value: float
 
-    def holds(self, metrics: Mapping[str, float], rises: Mapping[str, bool | None]) -> bool:
-        """Whether a trial with these metrics ends the search.
+    def __repr__(self) -> str:
+        return f"reaches({self.metric!r}, {self.value!r})"
 
-        Raises:
-            UnknownNameError: there is no such metric.
-            ArgumentError: nobody has said which values are better.
-        """
-        found = Metrics(metrics)[self.metric]
+    def holds(self, metrics: Mapping[str, float], rises: Mapping[str, bool | None]) -> bool:
+        """Whether a trial with these metrics ends the search; that there are such, `check_measured` looks."""
+        found = metrics[self.metric]
         sign = Objective(self.metric, None, 0).sign_in(rises)
         return sign * found >= sign * self.value
 
@@ -153,6 +140,48 @@ def reaches(metric: str, value: float) -> Reaches:
     if not isinstance(metric, str):
         raise ArgumentError(f"reaches: metric must be a name, got {quoted(metric)}")
     return Reaches(metric, float(value))
+
+
+def check_measured(
+    objectives: Sequence[Objective],
+    until: Reaches | None,
+    rises: Mapping[str, bool | None],
+    spelled: Spelling = RUN,
+) -> None:
+    """Look whether objectives and `until` are metrics that there are, which say what is better.
+
+    Args:
+        objectives: what is searched for.
+        until: when the search may end.
+        rises: of each metric that there is whether higher is better; None where it does not say.
+        spelled: how messages spell arguments.
+
+    Raises:
+        UnknownNameError: one is not there; says the nearest name.
+        ArgumentError: nobody has said which values of one are better.
+    """
+    where = f"{spelled.begin}{spelled.named('objective')}: "
+    for one in objectives:
+        if one.function is not None:
+            continue
+        if one.name not in rises:
+            raise UnknownNameError.of(f"{where}metric", one.name, rises)
+        if not one.sign and rises[one.name] is None:
+            raise ArgumentError(
+                f"{where}whether {one.name!r} is better when it is low or high is not known; give "
+                f'"min {one.name}" or "max {one.name}"'
+            )
+    if until is None:
+        return
+    where = f"{spelled.begin}{spelled.named('until')}: "
+    if until.metric not in rises:
+        raise UnknownNameError.of(f"{where}metric", until.metric, rises)
+    if rises[until.metric] is None:
+        known = ", ".join(name for name, higher in rises.items() if higher is not None)
+        raise ArgumentError(
+            f"{where}whether {until.metric!r} is good when it is low or high is not known; give "
+            f"one of {known}"
+        )
 
 
 def direction_known(rises: Mapping[str, bool | None]) -> dict[str, bool | None]:

@@ -11,11 +11,14 @@ from typing import Any
 
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, quoted
+from magmadnn.storage.disk import as_path
 from magmadnn.training.arguments import at_least, checked_limit
 from magmadnn.training.callbacks import Callback
 
 from .given import (
+    check_alone,
     check_callbacks,
+    check_ranks,
     check_seconds,
     check_stratified,
     check_validation,
@@ -25,14 +28,14 @@ from .given import (
     split_data,
 )
 from .judging import Judge
-from .methods.choosing import method_of
+from .methods.choosing import check_ends, method_of
 from .objectives import Reaches, objectives_of, reads_time
 from .progress import SearchProgress
 from .spaces.building import Builder, check_fit_parameters
 from .spaces.space import Space
 from .study import Study
 from .study_folder import StudyFolder
-from .study_plan import Ends, Plan
+from .study_plan import Ends, Plan, check_keeps
 from .trials.records import FAILED, Job, Outcome, trials_of
 from .trials.rows import check_same_rows, data_sha256, folds_of, is_small
 from .trials.schedule import Schedule
@@ -110,7 +113,8 @@ def run(
         stratified: whether each fold has its share of each class; None: where targets are classes.
         first: points that are tried before others; or an older study, whose ten best are.
         out: a new folder that keeps the study; it can be resumed from there.
-        resume: go on with the study in `out`: what is done stays done.
+        resume: go on with the study in `out`: what is done stays done, so that ends by which results would
+            count no more are refused.
         seed: of all that is drawn.
         workers: processes that train, each with its share of the cores and, where there are several, a GPU of
             its own; None: this process. The table does not depend on it.
@@ -127,11 +131,15 @@ def run(
 
     Raises:
         ArgumentError: if an argument or the space cannot be used, `build` ignores a parameter, the first
-            ten trials all fail, or all of fewer fail with one text.
+            ten trials all fail, or all of fewer fail with one text; or if several ranks of a job run the same
+            script, as each would do the same search.
         UnknownNameError: if `build` lacks a parameter, or the objective names a metric that there is not.
         CheckpointError: if the study in `out` is damaged.
         FileError: if `out` is in use by another process, holds something else, or cannot be written.
     """
+    elsewhere = place_elsewhere()
+    if elsewhere is None:
+        check_alone()
     at_least("search: seed", seed, 0)
     for name, value in (("trials", trials), ("total_epochs", total_epochs)):
         if value is not None:
@@ -158,11 +166,8 @@ def run(
         raise ArgumentError("search: resume: give out, the folder of the study to go on with")
     chosen = method_of(method, searched, seed, trials, mapping_of("method_options", method_options))
     chosen.check()
-    if method != "grid" and (trials, until, total_epochs, total_seconds) == (None,) * 4:
-        raise ArgumentError(
-            f"search: {method} has no end of its own; give trials=100, or until=, total_epochs= or "
-            "total_seconds="
-        )
+    other_ends = {"until": until, "total_epochs": total_epochs, "total_seconds": total_seconds}
+    check_ends(method, trials, other_ends)
     points = first_points(first, searched)
     if folds is None:
         train, validation = split_data(x, y, validation_split, validation_data, seed)
@@ -187,12 +192,8 @@ def run(
             "search: memory_limit is for trials that fit_many trains: leave it out, or of fit_options all "
             "but class_weight, shuffle and augment"
         )
-    elsewhere = place_elsewhere()
     if elsewhere is not None:
-        if workers is not None or trial_seconds is not None:
-            raise ArgumentError(
-                "search: trials are trained by other ranks, so leave workers and trial_seconds out"
-            )
+        check_ranks(workers, trial_seconds)
         elsewhere.known(task)
     plan = Plan(
         searched,
@@ -212,7 +213,17 @@ def run(
     planned = _planned(method, trials, searched)
     most = chosen.cohort if planned is None else min(chosen.cohort, planned)
     group = 1 if alone else min(_TOGETHER, _in_a_call(most, elsewhere, workers))
-    folder = None if out is None else StudyFolder(out, plan.plain(), ends.plain(), resume)
+    folder = (
+        None
+        if out is None
+        else StudyFolder(
+            out,
+            plan.plain(),
+            ends.plain(),
+            resume,
+            lambda logged: check_keeps(plan, logged, ends, as_path("search: out", out)),
+        )
+    )
     try:
         if folder is not None:
             judge.learn(outcome for _, outcome in folder.logged.results.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from magmadnn.storage.disk import as_path, is_there, worded
 from magmadnn.storage.durable import read_file, write_file
 from magmadnn.storage.event_log import EventLog, read_log, without_collecting
 from magmadnn.storage.formats.plain_json import JSON_BYTES, seal, unseal
-from magmadnn.storage.formats.plain_schema import Anything, Fields, Table, check
+from magmadnn.storage.formats.plain_schema import Anything, Fields, Table
+from magmadnn.storage.formats.plain_schema import check as check_plain
 from magmadnn.storage.holding import Holding
 from magmadnn.storage.printing import note
 from magmadnn.storage.processes.lifetimes import wait_for_dead
@@ -54,13 +55,13 @@ class StudyFolder:
         ends: when the search ends this time, as JSON data.
         resume: whether it may go on with a study that is there. In a folder that holds nothing yet, as one
             that was killed at once leaves it, the study begins.
+        check: raises if what was done before does not fit; then nothing is written.
 
     Attributes:
         logged: what was done before.
 
     Raises:
-        ArgumentError: the study there is another one, or there is one and `resume` is not given, or holds
-            more trials than the search is to have.
+        ArgumentError: the study there is another one, or there is one and `resume` is not given.
         CheckpointError: it is damaged.
         FileError: another process writes to it, it holds something else, or it cannot be written.
     """
@@ -71,18 +72,25 @@ class StudyFolder:
         identity: Mapping[str, Any],
         ends: Mapping[str, Any],
         resume: bool,
+        check: Callable[[Logged], None] = lambda logged: None,
     ) -> None:
         self.path = as_path("search: out", path)
         _check_free(self.path, resume)
         self._holding = Holding(self.path, "search")
         try:
-            self._begin(identity, ends, resume)
+            self._begin(identity, ends, resume, check)
         except BaseException:
             self._holding.release()
             raise
 
     @without_collecting()
-    def _begin(self, identity: Mapping[str, Any], ends: Mapping[str, Any], resume: bool) -> None:
+    def _begin(
+        self,
+        identity: Mapping[str, Any],
+        ends: Mapping[str, Any],
+        resume: bool,
+        check: Callable[[Logged], None],
+    ) -> None:
         wait_for_dead(self.path)
         document = self.path / STUDY
         if not is_there(document):
@@ -96,7 +104,7 @@ class StudyFolder:
         self._log = EventLog(self.path / LOG, log_begin(data))
         self.logged = _logged(self._log.records, self.path / LOG)
         self._log.records = []
-        _check_keeps(self.path, ends, self.logged)
+        check(self.logged)
         if dict(ends) != self.logged.ends:
             self._log.add([{"ends": dict(ends)}])
 
@@ -140,7 +148,7 @@ def log_begin(document: bytes) -> str:
 def _document(data: bytes, folder: Path) -> dict[str, Any]:
     where = shown(folder / STUDY)
     document = unseal(data, where, _FORMAT, _VERSION)
-    check(_DOCUMENT, document, where)
+    check_plain(_DOCUMENT, document, where)
     return document
 
 
@@ -165,16 +173,6 @@ def _same(folder: Path, identity: Mapping[str, Any], resume: bool) -> bytes:
             "out"
         )
     return data
-
-
-def _check_keeps(folder: Path, ends: Mapping[str, Any], logged: Logged) -> None:
-    """Refuse an end that would leave out trials that are done."""
-    count = max((trial + 1 for trial, _ in logged.results), default=0)
-    if ends["trials"] is not None and ends["trials"] < count:
-        raise ArgumentError(
-            f"search: trials={ends['trials']}: {shown(folder)} holds {count} trials, and what is done stays; "
-            f"give trials={count} or more, or another folder"
-        )
 
 
 def _check_free(folder: Path, resume: bool) -> None:

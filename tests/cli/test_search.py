@@ -189,11 +189,11 @@ def test_wrong_spaces_are_refused(command, soils, tmp_path, text: str, words: st
         ([*S, "--objective", "train_loss"], 'give "min train_loss" or "max train_loss"'),
         ([*S, "--objective", "loss,loss"], "--objective loss,loss: expected one metric, or several"),
         (["--space", "nothing.toml"], "--space nothing.toml: there is no such file; check the path"),
-        ([*S, "--eta", "3"], "--eta 3: --method random has no such option; leave it out, or give a --method"),
+        ([*S, "--eta", "3"], "--eta 3: --method random has no such option; leave it out, or give a method"),
         ([*S, "--cohort", "3", "--method", "cem"], "that has it: asha, median, tpe"),
         ([*S, "--cohort", "3", "--method", "halving"], "--cohort 3: --method halving has no such"),
         ([*S, "--method", "grid"], "lr is a range of real numbers, uniform(0.001, 0.1), which has no points"),
-        ([*S, "--mpi", "2", "--workers", "2"], "--mpi: ranks train, so leave --workers"),
+        ([*S, "--mpi", "2", "--workers", "2"], "--mpi: trials are trained by other ranks, so leave"),
         (["lenet5", *S], "units: the layers of lenet5 are fixed; leave it out, or choose mlp"),
     ],
 )  # fmt: skip

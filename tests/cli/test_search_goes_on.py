@@ -78,9 +78,9 @@ def test_a_search_that_has_ended_stays_as_it_is(command, study, monkeypatch, opt
         (["--total-epochs", 9], "--total-epochs 9: the search would end before trainings that s holds"),
         (["--until", "accuracy=0.0"], "--until accuracy=0.0: the search would end before trainings"),
         (["--until", "acuracy=0.9"], "--until: metric 'acuracy' is not known: did you mean 'accuracy'?"),
-        (["--until", "train_loss=0.9"], "--until: metric 'train_loss' is not known"),
+        (["--until", "train_loss=0.9"], "--until: whether 'train_loss' is good when it is low or high"),
         (["--until", "accuracy"], "--until must be a metric and a value"),
-        (["--mpi", 2, "--workers", 2, "--trials", 9], "--mpi: ranks train, so leave --workers"),
+        (["--mpi", 2, "--workers", 2, "--trials", 9], "--mpi: trials are trained by other ranks, so leave"),
     ],
 )  # fmt: skip
 def test_what_is_done_stays(command, study, options, words: str) -> None:
@@ -159,6 +159,28 @@ def test_halving_has_as_many_trials_as_it_began_with(command, soils, tmp_path) -
     done = command("search", "--resume", "s", "--trials", 4)
     assert done.code == 0 and "would make it longer" not in done.out
     assert state_of(tmp_path / "s") == before
+
+
+def test_a_last_cohort_that_becomes_whole_decides_anew(command, soils, tmp_path) -> None:
+    """Fewer trainings count until it has, which is no reason to refuse more trials."""
+    (tmp_path / "space.toml").write_text(SPACE)
+    options = [
+        "--data",
+        soils,
+        "--space",
+        "space.toml",
+        "--epochs",
+        4,
+        "--method",
+        "asha",
+        "--quiet",
+    ]
+    command("search", *options, "--trials", 5, "--eta", 2, "--cohort", 6, "--out", "s")
+    done = command("search", "--resume", "s", "--trials", 9)
+    assert done.code == 0, done.err
+    command("search", *options, "--trials", 9, "--eta", 2, "--cohort", 6, "--out", "whole")
+    tables = {md.search.load(name).table().without_times().to_csv() for name in ("s", "whole")}
+    assert len(tables) == 1
 
 
 def test_a_front_that_is_written_stays_as_it_is(command, soils, tmp_path) -> None:

@@ -447,7 +447,7 @@ def test_one_trial_of_few_goes_to_the_end_of_halving() -> None:
         ({"method": "asha", "method_options": {"eta": 1}}, ArgumentError, "eta must be an integer of"),
         ({"method": "asha", "method_options": {"eat": 3}}, UnknownNameError, "did you mean 'eta'?"),
         ({"method": "cem", "method_options": {"elite": 0}}, ArgumentError, "elite must be above 0"),
-        ({"method": "grid", "method_options": {"eta": 3}}, ArgumentError, "grid has none, got 'eta'"),
+        ({"method": "grid", "method_options": {"eta": 3}}, ArgumentError, "eta=3: grid has no such option"),
         ({"method": "tpe", "method_options": {"cohort": 0}}, ArgumentError, "cohort must be an"),
         ({"method": "median", "method_options": {"interval": 0}}, ArgumentError, "interval must be"),
     ],

@@ -31,7 +31,7 @@ from magmadnn.training.model.saving import save_model
 
 from .going_on import RESULT, TABLE, said_of, taken_up
 from .search_arguments import OWN, SearchArguments, objective_of
-from .search_checks import check_metrics, check_ranks, check_search
+from .search_checks import check_job, check_metrics, check_search
 from .space_files import options_of, read_space
 
 _SHARE = 0.2  # that validates where the preset keeps nothing back
@@ -56,7 +56,7 @@ def start_search(arguments: Namespace, say: Console) -> int:
     own = {name: getattr(arguments, name) for name in OWN}
     made = SearchArguments(settings, given, space, {**own, "method": own["method"] or "random"})
     check_search(made, arguments.space)
-    check_ranks(made, arguments.mpi)
+    check_job(made, arguments.mpi)
     check_device(settings.device)
     data = load_data(settings, settings.data, say, loader_of(arguments))
     shape, rows = data.preparation.prepared_shape, len(data.x_train)
@@ -93,7 +93,7 @@ def resume_search(arguments: Namespace, say: Console) -> int:
         say(said_of(ended, made, folder))
         return 0
     check_links(folder)
-    check_ranks(made, arguments.mpi)
+    check_job(made, arguments.mpi)
     if arguments.mpi is not None:
         return _by_mpi(folder, made, arguments.mpi, say)
     settings = made.settings

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.errors import ArgumentError
 from magmadnn.search.fronts import Fronts
 from magmadnn.search.spaces.space import Space
 from magmadnn.training.arguments import at_least
@@ -46,15 +45,6 @@ class _Rungs(RandomSearch):
 
     label = ""
 
-    def __init__(self, space: Space, seed: int) -> None:
-        super().__init__(space, seed)
-        if "epochs" in space.dimensions:
-            raise ArgumentError(
-                f"search: {self.label} decides how many epochs a trial has; leave epochs out of the "
-                f"space, and "
-                "give epochs= for those that go to the end"
-            )
-
 
 class Asha(_Rungs):
     """Asynchronous successive halving: trials go on that are among the best 1/eta of a rung so far.
@@ -75,7 +65,7 @@ class Asha(_Rungs):
         cohort: new trials between two decisions; eta * eta where it is left out.
 
     Raises:
-        ArgumentError: if one is out of range, or epochs are searched.
+        ArgumentError: if one is out of range.
     """
 
     label = "asha"
@@ -157,9 +147,6 @@ class Halving(Asha):
         trials: how many begin.
         eta: one in so many goes on.
         least_epochs: of the first rung.
-
-    Raises:
-        ArgumentError: if `trials` is not given to the search.
     """
 
     label = "halving"
@@ -170,14 +157,10 @@ class Halving(Asha):
         space: Space,
         seed: int,
         *,
-        trials: int | None = None,
+        trials: int,
         eta: int = 3,
         least_epochs: int = 1,
     ) -> None:
-        if trials is None:
-            raise ArgumentError(
-                "search: halving compares all trials with each other; give trials=81"
-            )
         super().__init__(space, seed, eta=eta, least_epochs=least_epochs, cohort=trials)
 
     def settings(self) -> dict[str, Any]:
@@ -202,7 +185,7 @@ class MedianStop(_Rungs):
         cohort: new trials between two changes of the median.
 
     Raises:
-        ArgumentError: if one is out of range, or epochs are searched.
+        ArgumentError: if one is out of range.
     """
 
     label = "median"

@@ -150,6 +150,14 @@ class Schedule:
         """Whether there are results that were known before and have not had their turn."""
         return bool(self._known)
 
+    def leaves_out(self, key: Key) -> bool:
+        """Whether a training with this key cannot count, whatever those that are missing bring."""
+        if key in self._jobs:
+            return self._is_beyond(key)
+        if self._end is not None and key > self._end:
+            return True
+        return self._exhausted and key[0] >= self._cohorts
+
     @property
     def count(self) -> int:
         """How many trials have been decided on."""
