@@ -51,6 +51,11 @@ class Judge:
             return (1,) * len(self._objectives)
         return tuple(one.sign_in(self._rises) for one in self._objectives)
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether an objective is a function."""
+        return any(one.function is not None for one in self._objectives)
+
     def valued(self, outcome: Outcome) -> Outcome:
         """The outcome with the values of the objectives; one without them has failed.
 

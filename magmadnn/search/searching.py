@@ -31,10 +31,11 @@ from .judging import Judge
 from .methods.choosing import check_ends, method_of
 from .objectives import Reaches, objectives_of, reads_time
 from .progress import SearchProgress
+from .same_study import check_same, plain_options
 from .spaces.building import Builder, check_fit_parameters
 from .spaces.space import Space
 from .study import Study
-from .study_folder import StudyFolder
+from .study_folder import Logged, StudyFolder
 from .study_plan import Ends, Plan, check_keeps
 from .trials.records import FAILED, Job, Outcome, trials_of
 from .trials.rows import check_same_rows, data_sha256, folds_of, is_small
@@ -213,20 +214,17 @@ def run(
     planned = _planned(method, trials, searched)
     most = chosen.cohort if planned is None else min(chosen.cohort, planned)
     group = 1 if alone else min(_TOGETHER, _in_a_call(most, elsewhere, workers))
-    folder = (
-        None
-        if out is None
-        else StudyFolder(
-            out,
-            plan.plain(),
-            ends.plain(),
-            resume,
-            lambda logged: check_keeps(plan, logged, ends, as_path("search: out", out)),
-        )
-    )
+
+    def check_logged(logged: Logged) -> None:
+        where = as_path("search: out", out or "")
+        check_keeps(plan, logged, ends, where)
+        check_same(task, judge, logged, where)
+
+    folder = None
+    if out is not None:
+        identity = plan.plain() | ({"fit_options": plain_options(options)} if options else {})
+        folder = StudyFolder(out, identity, ends.plain(), resume, check_logged)
     try:
-        if folder is not None:
-            judge.learn(outcome for _, outcome in folder.logged.results.values())
         schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)
         progress = SearchProgress(judge.names, planned) if verbose else None
         if progress is not None and folder is not None:

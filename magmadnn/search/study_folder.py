@@ -162,6 +162,11 @@ def _same(folder: Path, identity: Mapping[str, Any], resume: bool) -> bytes:
     there = _document(data, folder)["identity"]
     for name in {**there, **identity}:
         if there.get(name) != identity.get(name):
+            if name == "data_sha256":
+                raise ArgumentError(
+                    f"search: {shown(folder)} holds another study, of other rows: x, y or what is held back "
+                    "differ (validation_split, validation_data, folds); give these rows, or another out"
+                )
             raise ArgumentError(
                 f"search: {shown(folder)} holds another study: its {name.replace('_', ' ')} is "
                 f"{quoted(there.get(name))}, this one's {quoted(identity.get(name))}; give another out"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-import magmadnn as md
+from magmadnn.cli import main
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.search.study_folder import StudyFolder, read_study
 from magmadnn.search.study_plan import Ends
+from magmadnn.search.trials.training import Task
 from tests.mistakes import error_of
 from tests.search.problems import SPACE, S, build, table, untimed
 
@@ -58,13 +60,13 @@ def test_trials_that_do_not_count_may_be_left_out_on_the_command_line(
     Path("data.csv").write_text("p,q,r,s,t,target\n" + "\n".join(rows) + "\n")
     Path("space.toml").write_text("lr = {log_uniform = [1e-3, 1.0]}\n")
     options = ["--space", "space.toml", "--trials", "8", "--epochs", "2", "--out", "s", "--quiet"]
-    assert md.cli.main(["search", "--data", "data.csv", *options]) == 0
+    assert main(["search", "--data", "data.csv", *options]) == 0
     losses = [trial.metrics["loss"] for trial in S.load("s").trials]
     said_anew(Path("s"), Ends(40, None, S.reaches("loss", min(losses[:4]))))
     count = len(S.load("s").trials)
-    assert md.cli.main(["search", "--resume", "s", "--trials", str(count - 1)]) == 2
+    assert main(["search", "--resume", "s", "--trials", str(count - 1)]) == 2
     assert f"--trials {count - 1}: s holds {count} trials" in capsys.readouterr().err
-    assert md.cli.main(["search", "--resume", "s", "--trials", str(count)]) == 0
+    assert main(["search", "--resume", "s", "--trials", str(count)]) == 0
     assert len(S.load("s").trials) == count
 
 
@@ -115,3 +117,82 @@ def test_an_end_in_a_gap_is_refused(tmp_path: Path) -> None:
     kind, text = error_of(lambda: run(out=out, resume=True, total_epochs=8))
     assert kind is ArgumentError and "total_epochs=8: the search would end before" in text
     assert len(run(out=out, resume=True).trials) == 8
+
+
+# --- another study with the same folder -------------------------------------------------------------
+
+
+def others(learning_rate: float, units: int, seed: int) -> Any:
+    """Other networks of the same parameters."""
+    return build(learning_rate, units + 2, seed)
+
+
+def steeper(learning_rate: float, units: int, seed: int) -> Any:
+    """The same networks, trained otherwise."""
+    return build(2 * learning_rate, units, seed)
+
+
+def broken(learning_rate: float, units: int, seed: int) -> Any:
+    raise RuntimeError(f"no such layer: {learning_rate} {units}")
+
+
+@pytest.mark.parametrize("changed", [others, steeper, broken])
+def test_another_build_is_refused(changed: Any, tmp_path: Path) -> None:
+    """Its trials would stand in one table with those of the first."""
+    out = tmp_path / "study"
+    run(trials=3, out=out)
+    before = (out / "trials.log").read_bytes()
+    kind, text = error_of(
+        lambda: S.run(changed, SPACE, X, Y, trials=5, epochs=2, seed=3, out=out, resume=True)
+    )
+    assert kind is ArgumentError
+    assert text.startswith("search: build gives another network for trial 0 than the one that ")
+    assert (out / "trials.log").read_bytes() == before
+    assert len(run(trials=5, out=out, resume=True).trials) == 5
+
+
+def test_another_objective_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    first = run(trials=3, out=out, objective=lambda m: m["accuracy"] - 1e-3 * m["seconds"])
+    loss = first.trials[0].metrics["loss"]
+    for other, words in [
+        (lambda m: -m["loss"], f"search: objective: it gives {-loss:.6g} for trial 0"),
+        (lambda m: m["nothing"], "metric 'nothing' is not known"),
+        (lambda m: 1 / 0, "it gives no value (objective: ZeroDivisionError: division by zero) for trial 0"),
+    ]:  # fmt: skip
+        _, text = error_of(lambda other=other: run(trials=5, out=out, resume=True, objective=other))
+        assert words in text
+    again = run(
+        trials=4, out=out, resume=True, objective=lambda m: m["accuracy"] - 0.001 * m["seconds"]
+    )
+    assert again.trials[:3] == first.trials
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {"class_weight": "balanced"}),
+        ({"class_weight": {0: 1.0, 1: 2.0}}, {"class_weight": {0: 1.0, 1: 3.0}}),
+        ({"sample_weight": np.ones(78)}, {"sample_weight": np.full(78, 2.0)}),
+        ({"shuffle": False}, {}),
+    ],
+)
+def test_other_arguments_of_fit_are_refused(first: Any, then: Any, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    run(trials=2, out=out, fit_options=first)
+    kind, text = error_of(lambda: run(trials=3, out=out, resume=True, fit_options=then))
+    assert kind is ArgumentError and "holds another study: its fit options is" in text
+    assert len(run(trials=3, out=out, resume=True, fit_options=first).trials) == 3
+    assert len(S.load(out).trials) == 3
+
+
+def test_a_network_that_cannot_be_written_down_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "study"
+    monkeypatch.setattr(
+        "magmadnn.search.trials.training.model_record", lambda model: {"a": object()}
+    )
+    run(trials=2, out=out)
+    monkeypatch.setattr(Task, "built", None)  # is not asked
+    assert len(run(trials=3, out=out, resume=True).trials) == 3

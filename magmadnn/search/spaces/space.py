@@ -96,6 +96,9 @@ class Space:
         Raises:
             ArgumentError: if a parameter is a range of real numbers.
         """
+        for name, one in self.dimensions.items():
+            if one.count is None:
+                raise ArgumentError(f"grid: {name} is a range of real numbers, {one.text}")
         yield from map(self.in_order, self._extended({}, 0))
 
     def _extended(self, begun: Point, depth: int) -> Iterator[Point]:

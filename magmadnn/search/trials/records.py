@@ -68,6 +68,7 @@ class Outcome:
         rises: for each metric whether higher is better.
         folds: validation metrics of each fold, where metrics are their means.
         retried: how often it was trained again among fewer trials, since there was no memory for more.
+        built: of trial 0 a digest of the network as `build` made it; else empty.
     """
 
     state: str
@@ -78,6 +79,7 @@ class Outcome:
     rises: Mapping[str, bool | None] = field(default_factory=dict)
     folds: tuple[Mapping[str, float], ...] = ()
     retried: int = field(default=0, compare=False)
+    built: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ def plain_result(job: Job, outcome: Outcome) -> dict[str, Any]:
         "rises": dict(outcome.rises),
         **({"folds": [_plain_metrics(fold) for fold in outcome.folds]} if outcome.folds else {}),
         **({"retried": outcome.retried} if outcome.retried else {}),
+        **({"built": outcome.built} if outcome.built else {}),
     }
 
 
@@ -192,6 +195,9 @@ def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
     retried = record.get("retried", 0)
     if type(retried) is not int or not 0 <= retried < _MOST:
         raise ValueError("retried")
+    built = record.get("built", "")
+    if type(built) is not str:
+        raise ValueError("built")
     outcome = Outcome(
         record["state"],
         {name: float(value) for name, value in record["metrics"].items()},
@@ -201,5 +207,6 @@ def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
         record["rises"],
         tuple({n: float(v) for n, v in fold.items()} for fold in record.get("folds", ())),
         retried,
+        built,
     )
     return job, outcome

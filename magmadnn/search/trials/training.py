@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,7 @@ from magmadnn.training import History, Model, fit_many
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many.collecting import collecting_seldom
+from magmadnn.training.model.saving import model_record
 
 from .records import DONE, FAILED, NO_MEMORY, Job, Outcome
 
@@ -40,6 +43,7 @@ class _Begun:
     rows: Sequence[Mapping[str, float]] = ()
     rises: Mapping[str, bool | None] = field(default_factory=dict)
     failure: str = ""
+    built: str = ""
 
 
 @dataclass
@@ -124,6 +128,10 @@ class Task:
         """The trained model of a job; where there are folds, trained on all rows."""
         return replace(self, folds=())._anew(job).models[0]
 
+    def built(self, job: Job) -> str:
+        """A digest of the network that `build` makes for a job; empty where it cannot be written down."""
+        return _digest(self.builder.model(job.point, self.seed_of(job.trial)))
+
     def seconds(self, job: Job) -> float:
         """How long the epochs of a job take, all of them from its beginning."""
         return self._anew(job).seconds
@@ -145,7 +153,8 @@ class Task:
         if begun is not None and begun.rungs <= job.rung:
             return begun
         seed, count = self.seed_of(job.trial), max(1, len(self.folds))
-        return _Begun([self.builder.model(job.point, seed) for _ in range(count)])
+        models = [self.builder.model(job.point, seed) for _ in range(count)]
+        return _Begun(models, built="" if job.trial else _digest(models[0]))
 
     def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
         """The outcomes of jobs that are trained in one call; some may not be built."""
@@ -177,6 +186,7 @@ class Task:
             parameters_sha256=models_sha256(begun.models),
             rises=begun.rises,
             folds=tuple(map(_validated, begun.rows)) if self.folds else (),
+            built=begun.built,
         )
 
     def forget(self) -> None:
@@ -266,6 +276,16 @@ def models_sha256(models: Sequence[Model]) -> str:
         for k, model in enumerate(models)
         for name, value in model.values().items()
     )
+
+
+def _digest(model: Model) -> str:
+    """Of all about a model but its values; empty where a part of it cannot be written down."""
+    try:
+        record = {**model_record(model), "preparation": type(model.preparation).__name__}
+        text = json.dumps(record, sort_keys=True)
+    except (MagmaDNNError, TypeError, ValueError):
+        return ""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _nbytes(begun: _Begun) -> int:
