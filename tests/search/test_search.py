@@ -8,6 +8,7 @@ import math
 import random
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,37 @@ def demanding(learning_rate: float, units: int, depth: int) -> Any:
     return build(learning_rate, units + depth)
 
 
+def swallowing(learning_rate: float, *_: Any, **more: Any) -> Any:
+    return build(learning_rate)
+
+
+def passing(learning_rate: float, *_: Any, **more: Any) -> Any:
+    return build(learning_rate, **more)
+
+
+class Ignoring:
+    """Builds, and ignores the units."""
+
+    def __call__(self, learning_rate: float, units: int) -> Any:
+        return build(learning_rate)
+
+    method = __call__
+
+
+def test_parameters_may_be_passed_on() -> None:
+    assert len(run(build=passing, trials=2).trials) == 2
+    assert (
+        len(
+            run(
+                build=partial(passing, learning_rate=0.1),
+                space={"units": S.choice([3, 5])},
+                trials=2,
+            ).trials
+        )
+        == 2
+    )
+
+
 REFUSED = [
     ({"space": {"learning_rat": S.uniform(0.1, 1.0)}}, UnknownNameError, "did you mean 'learning_rate'?"),
     ({"method": "bayes"}, UnknownNameError, "known are"),
@@ -269,6 +301,10 @@ REFUSED = [
     ({"build": build()}, ArgumentError, "build must be a function"),
     ({"build": unreturning, "trials": 12}, ArgumentError, "is its return missing?"),
     ({"build": lambda learning_rate, units: build(learning_rate)}, ArgumentError, "never uses"),
+    ({"build": Ignoring()}, ArgumentError, "build takes units and never uses it"),
+    ({"build": Ignoring().method}, ArgumentError, "build takes units and never uses it"),
+    ({"build": partial(lambda a, learning_rate, units: build(a), 0.1)}, ArgumentError, "never uses it"),
+    ({"build": swallowing}, ArgumentError, "build takes units in **more and never uses these, so all"),
     ({"build": demanding}, ArgumentError, "build needs depth"),
     ({"space": {"batch_size": S.uniform(1.0, 9.0)}}, ArgumentError, "batch_size must be an integer"),
     ({"space": {"epochs": S.integer(0, 3)}}, ArgumentError, "epochs must be an integer of at least 1"),

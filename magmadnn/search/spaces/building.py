@@ -5,8 +5,9 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import Parameter, signature
-from types import CodeType, FunctionType
+from functools import partial
+from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from magmadnn.errors import ArgumentError, UnknownNameError, quoted
@@ -107,8 +108,13 @@ class Builder:
                 )
 
     def _check_used(self, space: Space) -> None:
-        unused = _unread(self.build)
+        unused, others = _unread(self.build)
         for name in space.dimensions:
+            if name not in self.named and name not in OF_FIT and others:
+                raise ArgumentError(
+                    f"search: build takes {name} in **{others} and never uses these, so all its values would "
+                    "give the same network; give it a parameter of this name, or leave it out of the space"
+                )
             if name in unused:
                 raise ArgumentError(
                     f"search: build takes {name} and never uses it, so all its values would give the same "
@@ -173,11 +179,11 @@ def check_fit_parameters(space: Space) -> None:
             at_least(f"search: space: {name}", value, 1)
 
 
-def _unread(function: Any) -> set[str]:
-    """The parameters of a Python function that its code never reads."""
-    plain = getattr(function, "__wrapped__", function)
-    if not isinstance(plain, FunctionType):
-        return set()
+def _unread(function: Any) -> tuple[set[str], str]:
+    """The parameters of a Python function that its code never reads; and `kw` of its `**kw` likewise."""
+    plain = _plain(function)
+    if plain is None:
+        return set(), ""
     code: CodeType = plain.__code__
     count = code.co_argcount + code.co_kwonlyargcount
     read = {
@@ -189,5 +195,19 @@ def _unread(function: Any) -> set[str]:
         )
         if isinstance(name, str)
     }
-    uses_locals = "locals" in code.co_names
-    return set() if uses_locals else set(code.co_varnames[:count]) - read - set(code.co_cellvars)
+    if "locals" in code.co_names:
+        return set(), ""
+    read |= set(code.co_cellvars)
+    others = count + bool(code.co_flags & CO_VARARGS)
+    keywords = code.co_varnames[others] if code.co_flags & CO_VARKEYWORDS else ""
+    return set(code.co_varnames[:count]) - read, "" if keywords in read else keywords
+
+
+def _plain(function: Any) -> FunctionType | None:
+    """The Python function that a call runs; None where that is not known."""
+    while isinstance(function, (partial, MethodType)):
+        function = function.func if isinstance(function, partial) else function.__func__
+    if not isinstance(function, (FunctionType, type)) and not hasattr(function, "__wrapped__"):
+        function = type(function).__call__
+    function = getattr(function, "__wrapped__", function)
+    return function if isinstance(function, FunctionType) else None
