@@ -22,22 +22,31 @@ _FAILURES = 5  # that are printed
 class SearchProgress:
     """Prints a line for each trial that is better than all before, for the first failures, and once a minute.
 
+    Trials that went to the end are compared with each other only, as `Study.best` does; those that did not
+    count where there is none of the former.
+
     On a terminal the last line says how many trials have ended; in files there are no control characters.
 
     Args:
         names: of the objectives.
         planned: how many trials there will be; None where that is not known.
+        rungs: stages of training of a trial that goes to the end.
         output: where to; standard output where it is left out.
     """
 
     def __init__(
-        self, names: Sequence[str], planned: int | None, output: TextIO | None = None
+        self,
+        names: Sequence[str],
+        planned: int | None,
+        rungs: int = 1,
+        output: TextIO | None = None,
     ) -> None:
         self._output = SafeStream(output or sys.stdout)
-        self._names, self._planned = list(names), planned
+        self._names, self._planned, self._rungs = list(names), planned, rungs
         self._begun = self._said = self._drawn = time.monotonic()
         self._trials: set[int] = set()
-        self._best: list[tuple[tuple[float, ...], str]] = []  # scores and words of the front
+        # Scores and words of the front; of trials that have gone to the end, and of others.
+        self._fronts: dict[bool, list[tuple[tuple[float, ...], str]]] = {True: [], False: []}
         self._failures = 0
 
     def known(self, job: Job, outcome: Outcome, scores: tuple[float, ...]) -> None:
@@ -71,12 +80,14 @@ class SearchProgress:
         self._print(self._status())
 
     def _is_best(self, scores: tuple[float, ...], job: Job, outcome: Outcome) -> bool:
-        """Whether no trial before is as good; the front is kept."""
-        kept = [*(own for own, _ in self._best), scores]
+        """Whether no trial before that went as far is as good; the front is kept."""
+        is_whole = job.rung + 1 >= self._rungs
+        best = self._fronts[is_whole]
+        kept = [*(own for own, _ in best), scores]
         on_front = front(kept)
         words = f"{self._values(outcome)} in trial {job.trial}"
-        known = [*self._best, (scores, words)]
-        self._best = [known[k] for k in on_front]
+        known = [*best, (scores, words)]
+        self._fronts[is_whole] = [known[k] for k in on_front]
         return len(kept) - 1 in on_front
 
     def _values(self, outcome: Outcome) -> str:
@@ -88,10 +99,11 @@ class SearchProgress:
         words = [f"{len(self._trials):,}{of} trials"]
         if self._failures:
             words.append(f"{self._failures:,} without a value")
-        if len(self._names) == 1 and self._best:
-            words.append(f"best {self._best[-1][1]}")
-        elif self._best:
-            words.append(f"{len(self._best)} on the front")
+        best = self._fronts[True] or self._fronts[False]
+        if len(self._names) == 1 and best:
+            words.append(f"best {best[0][1]}")
+        elif best:
+            words.append(f"{len(best)} on the front")
         seconds = round(time.monotonic() - self._begun)
         return ", ".join([*words, f"{seconds // 60}:{seconds % 60:02}"])
 

@@ -226,7 +226,7 @@ def run(
         folder = StudyFolder(out, identity, ends.plain(), resume, check_logged)
     try:
         schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)
-        progress = SearchProgress(judge.names, planned) if verbose else None
+        progress = SearchProgress(judge.names, planned, plan.rungs) if verbose else None
         if progress is not None and folder is not None:
             for job, outcome in folder.logged.results.values():
                 progress.known(job, outcome, judge.scores(outcome))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 import time
@@ -15,6 +16,7 @@ from magmadnn.ops import philox
 from magmadnn.search.fronts import Fronts, front, ranking
 from magmadnn.search.methods.choosing import METHODS, method_of
 from magmadnn.search.methods.method import Arrived, Method
+from magmadnn.search.progress import SearchProgress
 from magmadnn.search.spaces.space import Space, key_of
 from magmadnn.search.trials.records import DONE, FAILED, Job, Outcome
 from magmadnn.search.trials.schedule import Limits, Schedule
@@ -457,3 +459,26 @@ def test_wrong_options_are_refused(options: Any, kind: type, words: str) -> None
     found, text = error_of(lambda: S.run(build, given.pop("space"), X, Y, **given))
     assert issubclass(found, kind)
     assert words in text
+
+
+def test_the_best_that_is_printed_is_the_study_s(capsys: Any) -> None:
+    options: Any = {"trials": 12, "epochs": 6, "objective": "accuracy", "verbose": True}
+    study = S.run(build, SPACE, X, Y, method="asha", **options)
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert f"best accuracy {study.best.value:.5g} in trial {study.best.number}," in last
+
+
+def test_a_trial_that_was_ended_early_is_the_best_only_where_none_went_to_the_end() -> None:
+    text = io.StringIO()
+    progress = SearchProgress(["accuracy"], 3, 2, text)
+    for trial, rung, value, best in [
+        (0, 0, 0.9, "0.9 in trial 0"),
+        (1, 0, 0.7, "0.9 in trial 0"),
+        (1, 1, 0.6, "0.6 in trial 1"),
+        (2, 0, 0.95, "0.6 in trial 1"),
+        (2, 1, 0.8, "0.8 in trial 2"),
+    ]:
+        job = Job(trial, 0, rung, {}, (1, 2)[: rung + 1])
+        progress.told(job, Outcome(DONE, values=(value,)), (value,))
+        progress.ended()
+        assert f"best accuracy {best}, " in text.getvalue().splitlines()[-1]

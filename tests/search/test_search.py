@@ -274,16 +274,8 @@ class Ignoring:
 
 def test_parameters_may_be_passed_on() -> None:
     assert len(run(build=passing, trials=2).trials) == 2
-    assert (
-        len(
-            run(
-                build=partial(passing, learning_rate=0.1),
-                space={"units": S.choice([3, 5])},
-                trials=2,
-            ).trials
-        )
-        == 2
-    )
+    some = partial(passing, learning_rate=0.1)
+    assert len(run({"units": S.choice([3, 5])}, build=some, trials=2).trials) == 2
 
 
 REFUSED = [
