@@ -26,4 +26,8 @@ def hint(kinds: Iterable[str], name: object, known: Iterable[str] = ()) -> str |
         if kind in ("monitor", "history column") and name.startswith("val_"):
             if not any(other.startswith("val_") for other in known):
                 return "there is no validation: give fit validation_data=(x, y) or validation_split=0.2"
+        bare = name.removeprefix("val_")
+        bare = SYNONYMS["metric"].get(bare, (bare,))[0]
+        if kind == "metric" and bare in known and f"train_{bare}" in known:  # of a search
+            return f"it is called {bare!r} of validation rows, 'train_{bare}' of training rows"
     return None

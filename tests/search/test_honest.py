@@ -183,12 +183,25 @@ def test_repeats_have_folds_of_their_own() -> None:
             ArgumentError,
             "is not measured on the outer folds",
         ),
+        (
+            {"objective": "min seconds"},
+            ArgumentError,
+            "objective seconds is not measured on the outer",
+        ),
+        ({"objective": "max train_accuracy"}, ArgumentError, "is not measured on the outer folds"),
         ({"trails": 3}, ArgumentError, "trails"),
     ],
 )
 def test_wrong_nested_searches_are_refused(options: Any, kind: type, words: str) -> None:
     given = {"outer": 2, "inner": 2, **OPTIONS, **options}
-    found, text = error_of(lambda: S.nested(build, SPACE, X, Y, **given))
+    calls = []
+
+    def counting(learning_rate: float, units: int, seed: int) -> Any:
+        calls.append(seed)
+        return build(learning_rate, units, seed)
+
+    found, text = error_of(lambda: S.nested(counting, SPACE, X, Y, **given))
+    assert not calls  # nothing was trained for it
     assert issubclass(found, kind)
     assert words in text
 

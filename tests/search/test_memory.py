@@ -58,7 +58,7 @@ def test_a_trial_that_has_no_room_is_out_of_memory() -> None:
     study = run({"units": S.choice([3, 4000])}, memory_limit=600_000)
     assert [t.state for t in study.trials] == ["done", "out of memory"]
     assert re.fullmatch(
-        r"fit_many: the training of models\[0\] takes .* this machine has 585.9 KiB; train fewer models in "
+        r"fit_many: the training of models\[0\] takes .* memory_limit is 585.9 KiB; train fewer models in "
         "one call, or with a smaller batch_size",
         study.trials[1].reason,
     )

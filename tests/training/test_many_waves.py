@@ -152,7 +152,7 @@ def test_one_that_has_no_room_is_refused_before_the_start() -> None:
         md.fit_many(models, X, Y, memory_limit=limit_for(0.99), **GIVEN)
     assert re.fullmatch(
         r"fit_many: the training of models\[0\] takes [0-9.]+ KiB, optimisers keep [0-9.]+ KiB of all 7, and "
-        r"this machine has [0-9.]+ KiB; train fewer models in one call, or with a smaller batch_size",
+        r"memory_limit is [0-9.]+ KiB; train fewer models in one call, or with a smaller batch_size",
         str(said.value),
     )
     assert digests(models) == before and all(m.epochs_done == 0 for m in models)

@@ -23,6 +23,7 @@ from magmadnn.training.arguments import at_least
 
 from .outer_rows import Nested, Row, described, matthews
 
+_OF_TRIALS = ("train_", "seconds", "sharing_seconds", "epochs")
 _OWN = ("validation_split", "validation_data", "resume", "folds", "until")
 
 
@@ -75,10 +76,17 @@ def nested(
         ("outer", outer, 2), ("inner", inner, 2), ("repeats", repeats, 1), ("seed", seed, 0),
     ):  # fmt: skip
         at_least(f"search: nested: {name}", value, least)
-    if len(objectives_of(objective)) > 1:
+    objectives = objectives_of(objective)
+    if len(objectives) > 1:
         raise ArgumentError(
             "search: nested: objective must be one metric, which chooses the point of each outer fold, got "
             f"{quoted(objective)}"
+        )
+    chosen_by = objectives[0]
+    if chosen_by.function is not None or chosen_by.name.startswith(_OF_TRIALS):
+        raise ArgumentError(
+            f"search: nested: objective {chosen_by.name} is not measured on the outer folds; give a metric "
+            'of the model, such as "accuracy", or "loss"'
         )
     for name in _OWN:
         if name in options:

@@ -38,6 +38,11 @@ class History(ExplainsAttributes):
 
     def __getitem__(self, name: str) -> list[float]:
         """The values of one column over the epochs; NaN where an epoch has none."""
+        if not self.rows:
+            why = f": {self.stopped}" if self.stopped else ""
+            raise UnknownNameError(
+                f"history: there is no column {name!r}, as no epoch has ended{why}"
+            )
         if name not in self.columns:
             raise UnknownNameError.of("history column", name, self.columns)
         return [row.get(name, math.nan) for row in self.rows]

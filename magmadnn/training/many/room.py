@@ -153,11 +153,13 @@ def rooms_for(
         for alike in kinds.values():
             need = _need_of(alike[0].look_ahead(), device)
             needs |= {member.number: need for member in alike}
-        found[device] = _planned(what, needs, device, free if limit else int(0.8 * free))
+        found[device] = _planned(what, needs, device, free if limit else int(0.8 * free), limit)
     return found
 
 
-def _planned(what: str, needs: Mapping[int, Need], device: int | None, free: int) -> Room:
+def _planned(
+    what: str, needs: Mapping[int, Need], device: int | None, free: int, limit: int | None
+) -> Room:
     """The room for trainings that are known.
 
     On a device what an optimiser keeps goes to the host with the model, once its training has ended.
@@ -168,10 +170,15 @@ def _planned(what: str, needs: Mapping[int, Need], device: int | None, free: int
     budget = free - kept - common
     if needs[largest].taken > budget:
         place = "this machine" if device is None else f"device {device}"
+        has = (
+            f"{place} has {in_units(free)}"
+            if limit is None
+            else f"memory_limit is {in_units(limit)}"
+        )
         beside = f", optimisers keep {in_units(kept)} of all {len(needs):,}" if kept else ""
         raise OutOfMemoryError(
             f"{what}: the training of models[{largest}] takes "
-            f"{in_units(needs[largest].taken + common)}{beside}, and {place} has {in_units(free)}; train "
+            f"{in_units(needs[largest].taken + common)}{beside}, and {has}; train "
             "fewer models in one call, or with a smaller batch_size"
         )
     return Room(budget, needs)
