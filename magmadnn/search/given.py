@@ -11,7 +11,7 @@ from magmadnn.comm.job import rank_in_job, ranks_of_script
 from magmadnn.data.batching import split_rows
 from magmadnn.errors import ArgumentError, MagmaDNNError, UnknownNameError, quoted
 from magmadnn.training import Model
-from magmadnn.training.callbacks import Callback
+from magmadnn.training.callbacks import Callback, Checkpoint, CSVLogger
 
 from .spaces.building import as_named
 from .spaces.dimensions import is_number
@@ -96,10 +96,12 @@ def fit_options_of(given: Any) -> dict[str, Any]:
 
 
 def check_callbacks(given: Any) -> Callable[[], Sequence[Callback]]:
-    """Look whether `callbacks` is a function without arguments that makes callbacks.
+    """Look whether `callbacks` is a function without arguments that makes callbacks, new ones in each call.
+
+    It is called twice for that.
 
     Raises:
-        ArgumentError: if not.
+        ArgumentError: if not, or if they would write into one place, or go on from another's checkpoint.
     """
     way_out = "give a function, such as lambda: [md.callbacks.EarlyStopping()]"
     if not callable(given):
@@ -113,7 +115,33 @@ def check_callbacks(given: Any) -> Callable[[], Sequence[Callback]]:
     except ValueError:
         pass  # one of C that does not say what it takes
 
-    return _Callbacks(given)
+    made = _Callbacks(given)
+    try:
+        first, second = made(), made()
+    except MagmaDNNError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"search: callbacks: the function raised {type(error).__name__}: {error}"
+        ) from error
+    for one in first:
+        name = type(one).__name__
+        if any(one is other for other in second):
+            raise ArgumentError(
+                f"search: callbacks gives the same {name} for each training; make a new one in each call"
+            )
+        if isinstance(one, Checkpoint):
+            raise ArgumentError(
+                "search: callbacks: Checkpoint is not for trials, which would go on from each other's; the "
+                "search keeps what has ended, with out=, and study.model() gives a trial's network"
+            )
+        places = [other.path for other in second if isinstance(other, CSVLogger)]
+        if isinstance(one, CSVLogger) and one.path in places:
+            raise ArgumentError(
+                f"search: callbacks: CSVLogger writes {one.path} for each trial, over those before; give "
+                "each training a file of its own, or leave it out: study.table() has the metrics"
+            )
+    return made
 
 
 @dataclass(frozen=True)

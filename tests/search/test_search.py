@@ -278,6 +278,7 @@ def test_parameters_may_be_passed_on() -> None:
     assert len(run({"units": S.choice([3, 5])}, build=some, trials=2).trials) == 2
 
 
+SAME = [md.callbacks.EarlyStopping("val_loss")]
 REFUSED = [
     ({"space": {"learning_rat": S.uniform(0.1, 1.0)}}, UnknownNameError, "did you mean 'learning_rate'?"),
     ({"method": "bayes"}, UnknownNameError, "known are"),
@@ -306,6 +307,10 @@ REFUSED = [
     ({"method": ["grid"]}, ArgumentError, "method must be a name such as 'random', got ['grid']"),
     ({"callbacks": []}, ArgumentError, "each training needs callbacks of its own, got []"),
     ({"callbacks": lambda k: []}, ArgumentError, "callbacks is called without arguments: missing a required"),
+    ({"callbacks": lambda: [md.callbacks.Checkpoint("c")]}, ArgumentError, "Checkpoint is not for trials"),
+    ({"callbacks": lambda: [md.callbacks.CSVLogger("c.csv")]}, ArgumentError, "CSVLogger writes c.csv for each"),
+    ({"callbacks": lambda: SAME}, ArgumentError, "callbacks gives the same EarlyStopping for each training"),
+    ({"callbacks": lambda: 1 / 0}, ArgumentError, "callbacks: the function raised ZeroDivisionError: division"),
     ({"callbacks": lambda: None, "trials": 10}, ArgumentError, "EarlyStopping()], got None from it"),
     ({"callbacks": lambda: [3], "trials": 10}, ArgumentError, "got [3] from it"),
     ({"fit_options": ["shuffle"]}, ArgumentError, "fit_options must be a dict with names, got ['shuffle']"),
