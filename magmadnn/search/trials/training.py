@@ -18,7 +18,7 @@ from magmadnn.ops import philox
 from magmadnn.search.spaces.building import Builder, fit_arguments
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training import History, Model, fit_many
-from magmadnn.training.callbacks import Callback
+from magmadnn.training.callbacks import Callback, EarlyStopping
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many.collecting import collecting_seldom
 from magmadnn.training.model.saving import model_record
@@ -222,7 +222,7 @@ class Task:
                 continue
             begun.rungs, begun.rises = rung + 1, seen[0].rises
             begun.sharing = max(begun.sharing, len(due))
-            begun.rows = [history.rows[-1] for history in own]
+            begun.rows = [one.row_of(history) for one, history in zip(seen, own, strict=True)]
             for history in own:
                 begun.seconds += len(history) * statistics.median_low(history["seconds"])
 
@@ -294,13 +294,16 @@ def _nbytes(begun: _Begun) -> int:
 
 
 class _Directions(Callback):
-    """Keeps what metrics say of themselves, whether higher is better; and why a training has failed."""
+    """Keeps what metrics say of themselves, whether higher is better; why a training has failed; and of which
+    epoch the parameters are that the model has in the end.
+    """
 
     stands_aside = True
 
     def __init__(self) -> None:
         self.rises: dict[str, bool | None] = {}
         self.failure = ""
+        self._restored: int | None = None  # the epoch whose parameters the model got back
 
     def forgives(self, fit: Fit, error: NumericError) -> bool:
         """A number that is not finite is an outcome, and disturbs no other trial."""
@@ -310,6 +313,18 @@ class _Directions(Callback):
     def on_train_begin(self, fit: Fit) -> None:
         """Ask them."""
         self.rises = dict(fit.objective.higher_is_better)
+
+    def on_train_end(self, fit: Fit) -> None:
+        """Look whether the model has the parameters of an earlier epoch."""
+        for one in fit.callbacks:
+            if isinstance(one, EarlyStopping) and one.restore_best and one.best_epoch:
+                self._restored = one.best_epoch
+
+    def row_of(self, history: History) -> Mapping[str, float]:
+        """The row of the epoch whose parameters the model has, and how many epochs there were."""
+        last = history.rows[-1]
+        own = next((row for row in history.rows if row["epoch"] == self._restored), last)
+        return {**own, "epoch": last["epoch"]}
 
 
 def _metrics(row: Mapping[str, float], seconds: float, sharing: int) -> dict[str, float]:
