@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,47 @@ def test_tables_of_pandas() -> None:
     first = md.cross_validate(network, table, target, folds=3, epochs=2, batch_size=8)
     second = md.cross_validate(network, X, NAMES, folds=3, epochs=2, batch_size=8)
     assert first.rows == second.rows
+
+
+def test_models_that_have_learnt_from_rows_before_are_told_of(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """They have seen what is held out, and nothing else would say so."""
+    trained = network()
+    trained.fit(X, NAMES, epochs=3, verbose=False)
+    options: Any = {"folds": 3, "epochs": 1, "verbose": False}
+    md.cross_validate(lambda: copy.deepcopy(trained), X, NAMES, **options)
+    said = capfd.readouterr().err
+    assert "cross_validate: build gives models that have been trained before, for 3 epochs" in said
+
+    def fitted(seed: int) -> md.Model:
+        return md.Model(
+            [layers.Input((4,)), layers.Dense(3)], loss="cross_entropy", optimizer=md.optim.SGD(0.1),
+            preparation=trained.preparation, seed=seed,
+        )  # fmt: skip
+
+    md.cross_validate(fitted, X, NAMES, **options)
+    assert "models whose preparation has been fitted before: figures are" in capfd.readouterr().err
+
+    def again(units: int) -> md.Model:
+        return copy.deepcopy(trained) if units else network()
+
+    space = {"units": md.search.choice([1, 2])}
+    search: Any = {"method": "grid", "epochs": 1, "objective": "loss"}
+    for workers in (None, 2):
+        md.search.run(again, space, X, NAMES, workers=workers, **search)
+        assert (
+            capfd.readouterr().err.count("search: build gives models that have been trained") == 1
+        )
+    md.cross_validate(network, X, NAMES, **options)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_fold_with_all_rows_of_a_class_is_refused_before_training() -> None:
+    names = np.where(np.arange(61) == 7, "rare", NAMES)
+    with pytest.raises(
+        ArgumentError, match=r"all rows of class 'rare' are in fold . of repeat 1, so"
+    ):
+        md.cross_validate(
+            lambda seed: network(seed), X, names, folds=3, stratified=False, epochs=10**6
+        )

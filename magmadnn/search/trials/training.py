@@ -21,6 +21,7 @@ from magmadnn.training import History, Model, fit_many
 from magmadnn.training.callbacks import Callback, EarlyStopping
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many.collecting import collecting_seldom
+from magmadnn.training.many.folds import note_what_was_learnt
 from magmadnn.training.model.saving import model_record
 
 from .records import DONE, FAILED, NO_MEMORY, Job, Outcome
@@ -154,6 +155,8 @@ class Task:
             return begun
         seed, count = self.seed_of(job.trial), max(1, len(self.folds))
         models = [self.builder.model(job.point, seed) for _ in range(count)]
+        if not job.trial:
+            note_what_was_learnt("search", models[0], held=bool(self.folds))
         return _Begun(models, built="" if job.trial else _digest(models[0]))
 
     def _together(self, jobs: Sequence[Job]) -> list[Outcome]:

@@ -13,12 +13,14 @@ from typing import Any, Literal
 import numpy as np
 
 from magmadnn.calls import ExplainsAttributes, checked_call
+from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.data.preparation.targets import target_kind
 from magmadnn.data.tables.plain import is_foreign_data, plain_target
 from magmadnn.errors import ArgumentError, DataError, UnknownNameError, quoted
 from magmadnn.graph.op import Array
 from magmadnn.ops import philox
 from magmadnn.storage.durable import write_file
+from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.totals import scalars
@@ -133,7 +135,8 @@ def cross_validate(
     What is learnt from data before training belongs into the model: with
     `Model(..., preparation=md.data.Standardize())` it is fitted in each training part. Rows that are held out
     are looked at once, when training has ended; early stopping needs `validation_split`, which is taken of
-    the training part.
+    the training part. Models that have been trained before, and preparations that have been fitted, are told
+    of in a note.
 
     Args:
         build: gives a new model; where it takes `seed`, each has one of its own, from `seed` on.
@@ -154,7 +157,7 @@ def cross_validate(
 
     Raises:
         ArgumentError: for fewer than 2 folds, more folds than rows, or than a class has rows; if `build`
-            gives no model, or the same one twice.
+            gives no model, or the same one twice; if a fold has all rows of a class.
         MagmaDNNError: as `fit_many`.
     """
     if not callable(build) or isinstance(build, Model):
@@ -170,7 +173,10 @@ def cross_validate(
         rows for repeat in range(repeats) for rows in fold_rows(count, folds, seed, repeat, classes)
     ]
     models = [_built(build, seed + number) for number in range(len(held))]
+    note_what_was_learnt(_WHAT, models[0])
     every = np.arange(count)
+    if models[0].preparation is not None:
+        _check_classes(y, every, held, folds)
     histories = fit_many(
         models, x, y, batch_size=batch_size, epochs=epochs, validation_split=validation_split,
         rows=[np.setdiff1d(every, rows) for rows in held], sample_weight=sample_weight,
@@ -265,6 +271,48 @@ def _classes(y: Any, count: int, stratified: bool | None) -> Array | None:
             f"type {values.dtype}; leave it out"
         )
     return None
+
+
+def note_what_was_learnt(what: str, model: Any, held: bool = True) -> None:
+    """Say so where a model that was just built has learnt from rows before: figures of rows that are held out
+    now are too good then.
+
+    Args:
+        what: asks for models, for messages.
+        model: that was built.
+        held: whether other rows are held out each time, so that its preparation can know none of them.
+    """
+    if not isinstance(model, Model):
+        return
+    if model.epochs_done:
+        note(
+            f"{what}: build gives models that have been trained before, for {model.epochs_done} epochs: "
+            "figures are too good if that was on rows which are held out here; let build make new ones"
+        )
+    elif held and isinstance(model.preparation, Preparation):
+        note(
+            f"{what}: build gives models whose preparation has been fitted before: figures are too good if "
+            "that was on rows held out here; give what is to be fitted: md.data.Standardize()"
+        )
+
+
+def _check_classes(y: Any, every: Rows, held: list[Rows], folds: int) -> None:
+    """Look whether each training part has all classes, which a preparation numbers by what it sees there.
+
+    Raises:
+        ArgumentError: if one lacks a class that is held out.
+    """
+    values = plain_target(y, "y").values if is_foreign_data(y) else np.asarray(y)
+    if values.ndim != 1 or target_kind(values) != "classification":
+        return
+    for number, rows in enumerate(held):
+        missing = np.setdiff1d(values[rows], values[np.setdiff1d(every, rows)])
+        if len(missing):
+            raise ArgumentError(
+                f"{_WHAT}: all rows of class {quoted(missing[0].item())} are in fold {number % folds + 1} of "
+                f"repeat {number // folds + 1}, so that no model could learn it there; leave stratified "
+                "out, or the class"
+            )
 
 
 def _built(build: Callable[..., Model], seed: int) -> Model:
