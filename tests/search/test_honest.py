@@ -288,6 +288,22 @@ def test_scaling_by_all_rows_is_found(ddof: int) -> None:
     assert "preprocessing" not in S.audit(np.concatenate([X, flags], axis=1), Y).leaks
 
 
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_leaks_are_found_among_missing_values(ddof: int) -> None:
+    """As they are in the heart-disease table."""
+    random = np.random.default_rng(5)
+    x = X.copy()
+    x[np.arange(len(x)), random.integers(0, x.shape[1], len(x))] = np.nan  # one in each row
+    assert S.audit(x, Y).leaks == []
+    twice = S.audit(np.concatenate([x, x[:40]]), np.concatenate([Y, Y[:40]]))
+    assert twice.leaks == ["duplicates"]
+    assert "120 of 160 rows are distinct" in str(twice)
+    scaled = (x - np.nanmean(x, axis=0)) / np.nanstd(x, axis=0, ddof=ddof)
+    assert S.audit(scaled, Y).leaks == ["preprocessing"]
+    empty = np.concatenate([scaled, np.full((len(x), 1), np.nan)], axis=1)
+    assert S.audit(empty, Y).leaks == ["preprocessing"]
+
+
 def test_a_preparation_that_learns_from_all_rows_is_found() -> None:
     def fill(x: Any, y: Any) -> Any:
         return (x - np.median(x, axis=0)) / 3
@@ -348,6 +364,10 @@ def test_fisher_s_test() -> None:
         (lambda: S.audit(X, Y, original=(X[:, :3], Y)), "original has rows of shape (3,)"),
         (lambda: S.audit(X, Y, prepare=lambda x, y: x[:5]), "prepare must give a row for each row"),
         (lambda: S.audit(X, Y, permutations=0), "permutations must be"),
+        (
+            lambda: S.audit(X, Y, score=0.9),
+            "score is compared with what a search found; give study= too",
+        ),
     ],
 )
 def test_wrong_audits_are_refused(call: Any, words: str) -> None:

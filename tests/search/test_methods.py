@@ -468,6 +468,31 @@ def test_the_best_that_is_printed_is_the_study_s(capsys: Any) -> None:
     assert f"best accuracy {study.best.value:.5g} in trial {study.best.number}," in last
 
 
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_a_terminal_has_a_line_that_moves_and_a_file_has_not(stream: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("magmadnn.search.progress._PAUSE", 0.0)
+    text = stream()
+    progress = SearchProgress(["loss"], 9, output=text)
+    for trial, value in enumerate([0.5, 0.7, 0.4]):
+        progress.told(
+            Job(trial, 0, 0, {"lr": 0.1}, (1,)), Outcome(DONE, values=(value,)), (-value,)
+        )
+    lines = text.getvalue()
+    assert ("\r\x1b[K" in lines) == text.isatty()
+    assert ("3 of 9 trials, best loss 0.4 in trial 2, 0:00" in lines) == text.isatty()
+    shown = [line.rpartition("\x1b[K")[2] for line in lines.splitlines() if "lr 0.1" in line]
+    assert shown == ["trial 0: loss 0.5; lr 0.1", "trial 2: loss 0.4; lr 0.1"]
+    progress.ended()
+    assert text.getvalue().endswith("3 of 9 trials, best loss 0.4 in trial 2, 0:00\n")
+
+
 def test_a_trial_that_was_ended_early_is_the_best_only_where_none_went_to_the_end() -> None:
     text = io.StringIO()
     progress = SearchProgress(["accuracy"], 3, 2, text)

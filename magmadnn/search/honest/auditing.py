@@ -98,9 +98,15 @@ def audit(
         seed: of folds and permutations.
 
     Raises:
-        ArgumentError: if x or y are no arrays, or of different lengths; if `prepare` gives something else.
+        ArgumentError: if score or nested are given without study; if x or y are no arrays, or of different
+            lengths; if `prepare` gives something else.
     """
     at_least("search: audit: permutations", permutations, 1)
+    if study is None and (score is not None or nested is not None):
+        given = "score" if score is not None else "nested"
+        raise ArgumentError(
+            f"search: audit: {given} is compared with what a search found; give study= too, or leave it out"
+        )
     inputs, targets = _arrays(x, y)
     parts = folds_of(targets, len(inputs), folds, 0, stratified, seed)
     found = [duplicates(inputs, targets, parts), scaled_outside(inputs)]

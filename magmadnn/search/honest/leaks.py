@@ -41,9 +41,12 @@ class Finding:
 
 
 def duplicates(x: Array, y: Array, parts: Parts) -> Finding:
-    """Rows that are held out and also trained on: the same inputs, to the last digit of float32."""
+    """Rows that are held out and also trained on: the same inputs, to the last digit of float32; values that
+    are missing are the same too.
+    """
     flat = np.ascontiguousarray(x.reshape(len(x), -1).astype(np.float32) + 0.0)  # -0.0 is 0.0
-    _, numbers = np.unique(flat, axis=0, return_inverse=True)
+    flat[np.isnan(flat)] = np.nan  # with the same bits
+    _, numbers = np.unique(flat.view(np.uint32), axis=0, return_inverse=True)
     numbers = numbers.reshape(-1)
     shared = sum(int(np.isin(numbers[held], numbers[train]).sum()) for train, held in parts)
     distinct = int(numbers.max()) + 1
@@ -64,10 +67,14 @@ def duplicates(x: Array, y: Array, parts: Parts) -> Finding:
 def scaled_outside(x: Array) -> Finding:
     """Columns that are scaled by statistics of all rows, so of those that are held out too."""
     flat = x.reshape(len(x), -1).astype(np.float64)
+    flat = flat[:, ~np.isnan(flat).all(axis=0)]
+    if not flat.shape[1]:
+        return Finding("preprocessing", False, "no column has a value")
     spread = np.nanmax(flat, axis=0) - np.nanmin(flat, axis=0)
     several = np.array([len(np.unique(c[~np.isnan(c)])) > _BINARY for c in flat.T])
     std = np.nanstd(flat, axis=0)
-    unbiased = std * math.sqrt(len(x) / max(len(x) - 1, 1))
+    counts = (~np.isnan(flat)).sum(axis=0)
+    unbiased = std * np.sqrt(counts / np.maximum(counts - 1, 1))
     centred = np.abs(np.nanmean(flat, axis=0)) < _EXACT * np.maximum(std, 1e-300)
     unit = (np.abs(std - 1) < _EXACT) | (np.abs(unbiased - 1) < _EXACT)
     standardised = int((several & centred & unit).sum())
