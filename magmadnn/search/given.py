@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from magmadnn.comm.job import rank_in_job, ranks_of_script
 from magmadnn.data.batching import split_rows
-from magmadnn.errors import ArgumentError, MagmaDNNError, UnknownNameError, quoted
+from magmadnn.errors import ArgumentError, MagmaDNNError, ShapeError, UnknownNameError, quoted
 from magmadnn.training import Model
 from magmadnn.training.callbacks import Callback, Checkpoint, CSVLogger
 
@@ -209,7 +212,7 @@ def check_seconds(name: str, value: Any) -> None:
 
 def split_data(
     x: Any, y: Any, share: float | None, validation: Any, seed: int
-) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
     """The rows that are trained on, and those that metrics are of: a fifth where nothing is said.
 
     Raises:
@@ -231,6 +234,24 @@ def split_data(
         )
     kept, held = split_rows(rows, share, seed)
     return (rows_of(x, kept), rows_of(y, kept)), (rows_of(x, held), rows_of(y, held))
+
+
+def split_weights(
+    weights: Any, x: Any, y: Any, share: float | None, seed: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Weights of the rows that are trained on, and of those that metrics are of.
+
+    Raises:
+        ShapeError: if there is not one for each row of x.
+    """
+    found, rows = np.asarray(weights), check_same_rows(x, y)
+    if found.shape != (rows,):
+        raise ShapeError(
+            f"search: fit_options: sample_weight must have a weight for each of the {rows} rows of x, which "
+            f"the search shares out as it does the rows, got shape {found.shape}"
+        )
+    kept, held = split_rows(rows, _SHARE if share is None else share, seed)
+    return found[kept], found[held]
 
 
 def first_points(first: Any, space: Space) -> list[Point]:

@@ -26,6 +26,7 @@ from .given import (
     fit_options_of,
     mapping_of,
     split_data,
+    split_weights,
 )
 from .judging import Judge
 from .methods.choosing import check_ends, method_of
@@ -125,7 +126,8 @@ def run(
             and data; None: most of what is free. More trials than that begin as others end; one that has no
             room by itself is "out of memory".
         callbacks: a function that makes the callbacks of one training.
-        fit_options: further arguments of `fit`, such as `{"class_weight": "balanced"}`.
+        fit_options: further arguments of `fit`, such as `{"class_weight": "balanced"}`; `sample_weight` has a
+            weight for each row of x, and counts in metrics of validation rows too.
         method_options: of the method: see the reference.
         verbose: whether a line is printed for each trial that is better than all before, and on a terminal
             how far the search is.
@@ -173,6 +175,9 @@ def run(
     if folds is None:
         train, validation = split_data(x, y, validation_split, validation_data, seed)
         parts: list[Any] = []
+        if validation_data is None and options.get("sample_weight") is not None:
+            weights = split_weights(options["sample_weight"], x, y, validation_split, seed)
+            options["sample_weight"], validation = weights[0], (*validation, weights[1])
     else:
         train = validation = (x, y)
         parts = folds_of(y, check_same_rows(x, y), folds, 0, stratified, seed)

@@ -527,6 +527,21 @@ def test_validation_data_and_class_weights() -> None:
     assert study.trials[1].metrics["loss"] == model.evaluate(X[:30], Y[:30])["loss"]
 
 
+def test_weights_of_rows_go_with_their_rows() -> None:
+    """In training and in metrics, with rows that are kept back as with folds."""
+    weights = np.random.default_rng(8).uniform(0.1, 5.0, len(X))
+    study = run(trials=2, fit_options={"sample_weight": weights})
+    kept, held = split_rows(len(X), 0.2, 3)
+    for trial in study.trials:
+        model = build(**trial.point, seed=study._task.seed_of(trial.number))
+        model.fit(X[kept], Y[kept], sample_weight=weights[kept], epochs=2, verbose=False)
+        measured = model.evaluate(X[held], Y[held], sample_weight=weights[held])
+        assert {name: trial.metrics[name] for name in measured} == measured
+    kind, text = error_of(lambda: run(fit_options={"sample_weight": weights[kept]}))
+    assert kind is ShapeError and "a weight for each of the 97 rows of x" in text
+    assert len(run(trials=2, folds=2, fit_options={"sample_weight": weights}).trials) == 2
+
+
 def test_tables_of_pandas_and_preparation_fitted_inside() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X * 100 + 3, columns=list("abcde"))

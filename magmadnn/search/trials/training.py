@@ -54,7 +54,7 @@ class Task:
     Attributes:
         builder: makes models.
         data: x and y of the rows that are trained on.
-        validation: x and y of the rows that metrics are of.
+        validation: x and y of the rows that metrics are of; with weights of rows these too.
         default: `batch_size` and `epochs` where a point does not have them.
         options: further arguments of `fit`.
         callbacks: makes the callbacks of a training.
@@ -67,7 +67,7 @@ class Task:
 
     builder: Builder
     data: tuple[Any, Any]
-    validation: tuple[Any, Any]
+    validation: tuple[Any, ...]
     default: Mapping[str, int]
     options: Mapping[str, Any] = field(default_factory=dict)
     callbacks: Callable[[], Sequence[Callback]] = tuple
