@@ -165,7 +165,8 @@ def _same(folder: Path, identity: Mapping[str, Any], resume: bool) -> bytes:
             if name == "data_sha256":
                 raise ArgumentError(
                     f"search: {shown(folder)} holds another study, of other rows: x, y, weights "
-                    "or what is held back differ (validation_split, validation_data, folds); give these rows, or another out"
+                    "or what is held back differ (validation_split, validation_data, folds); give these "
+                    "rows, or another out"
                 )
             raise ArgumentError(
                 f"search: {shown(folder)} holds another study: its {name.replace('_', ' ')} is "
