@@ -252,9 +252,6 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(tmp_path: Any) -> None:
         assert simulate(then, lambda comm, f=folder: run(comm, f, False)) == [whole] * then
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 11])
-@pytest.mark.parametrize("leaves", [11, 16])
-@pytest.mark.parametrize("there", [range(11), (1, 2, 5, 6, 10), (10,)], ids=str)
 def test_another_number_of_shards_is_named_with_the_way_out(tmp_path: Path) -> None:
     """Nine ranks have nine shards by default, and four of them eight: the checkpoint says how they go on."""
 
@@ -272,6 +269,9 @@ def test_another_number_of_shards_is_named_with_the_way_out(tmp_path: Path) -> N
     assert simulate(4, run, 9, 2) == whole * 4
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 11])
+@pytest.mark.parametrize("leaves", [11, 16])
+@pytest.mark.parametrize("there", [range(11), (1, 2, 5, 6, 10), (10,)], ids=str)
 def test_the_tree(ranks: int, leaves: int, there: Sequence[int]) -> None:
     """Sums of numbers of very different size differ in each other order; 9,001 elements take the long way."""
     draw = np.random.default_rng(leaves)
