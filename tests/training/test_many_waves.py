@@ -177,7 +177,9 @@ def test_models_of_several_kinds_share_the_room(counted: list[int]) -> None:
     md.fit_many(alone, X, Y, **LONG)
     whole, rest = (mixed()[3].memory(X, Y, batch_size=n) for n in (BATCH, REST))
     big = sum(m.activations + m.gradients + m.batch for m in (whole, rest)) + whole.copies
-    more = max(whole.workspace - network(0).memory(X, Y, batch_size=BATCH).workspace, 0)  # all share it
+    more = max(
+        whole.workspace - network(0).memory(X, Y, batch_size=BATCH).workspace, 0
+    )  # all share it
     limit = limit_for(0) + more + whole.optimizer + big  # the large one alone, or the small ones
     counted[0] = 0
     md.fit_many(waves, X, Y, memory_limit=limit, **LONG)
