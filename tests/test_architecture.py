@@ -551,7 +551,7 @@ def test_import_is_fast() -> None:
     )
     in_a_new_interpreter(code)  # compiles the modules
     best = float("inf")
-    for _ in range(12):
+    for _ in range(40):  # beside other tests few are undisturbed
         best = min(best, float(in_a_new_interpreter(code)))
         if best < MAX_IMPORT:
             return

@@ -21,7 +21,6 @@ from magmadnn.graph.program import Program
 from magmadnn.graph.text import constant_text, nodes_of
 
 from .layered import Box as Box
-from .svg import Drawing
 
 _FIXED = "#f3f4f6"
 FILL = {
@@ -43,6 +42,8 @@ class Diagram:
 
     def _repr_svg_(self) -> str:
         """What a notebook shows."""
+        from .svg import Drawing  # and html, which is rarely needed
+
         return Drawing(self.boxes, self.letters).text()
 
 
@@ -104,7 +105,7 @@ def to_svg(*outputs: Any, path: str | Path | None = None) -> str:
         GraphError: for anything that has no graph.
     """
     diagram = _shown(outputs)
-    text = Drawing(diagram.boxes, diagram.letters).text()
+    text = diagram._repr_svg_()
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
