@@ -117,3 +117,31 @@ def test_an_error_at_the_end_of_rank_0_is_raised() -> None:
 
     with pytest.raises(KeyError, match="at the end"):
         simulate(2, run)
+
+
+class Stands(md.callbacks.Callback):
+    """Neither looks at anything nor changes anything."""
+
+    stands_aside = True
+
+
+class HalvesToo(Stands, Halves):
+    """Derived from a class that stands aside, which does not hold for this one."""
+
+
+def test_a_class_derived_from_one_that_stands_aside_may_set_values() -> None:
+    def run(comm: Communicator) -> list[bytes]:
+        model = md.Model(
+            [md.layers.Input((5,)), md.layers.Dense(3)],
+            loss="cross_entropy",
+            optimizer="sgd",
+            seed=3,
+        )
+        halves = HalvesToo("on_epoch_end")
+        given = {"batch_size": 16, "epochs": 2, "verbose": False, "callbacks": [halves]}
+        model.fit(X, Y, parallel=md.parallel.DataParallel(comm), **given)
+        assert halves.done == (comm.rank == 0)
+        return [value.tobytes() for value in model.values().values()]
+
+    first, second = simulate(2, run)
+    assert first == second

@@ -84,25 +84,29 @@ class Callback:
 
         Where ranks have parts of these each, they are collected first.
         """
-        looks = type(self).on_batch_end is not Callback.on_batch_end or "on_batch_end" in vars(self)
-        return looks and not vars(type(self)).get("stands_aside", False)
+        return self._has_own("on_batch_end") and not self.is_aside
 
     @property
     def looks_between_epochs(self) -> bool:
         """Whether `on_epoch_end` or `on_epoch_begin` may look at parameters, or set them."""
-        names = ("on_epoch_end", "on_epoch_begin")
-        own = any(
-            getattr(type(self), n) is not getattr(Callback, n) or n in vars(self) for n in names
-        )
-        return own and not vars(type(self)).get("stands_aside", False)
+        return self._has_own("on_epoch_end", "on_epoch_begin") and not self.is_aside
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether its class says itself that it `stands_aside`: one derived from such a class may do more."""
+        return bool(vars(type(self)).get("stands_aside", False))
+
+    def _has_own(self, *events: str) -> bool:
+        """Whether it does anything at one of these events."""
+        cls = type(self)
+        return any(getattr(cls, e) is not getattr(Callback, e) or e in vars(self) for e in events)
 
     def batches(self, fit: Fit) -> int | None:
         """How many batches may run before `on_batch_end` must be called; None for any number.
 
         Here: each single one, for callbacks that look at batches at all.
         """
-        looks = type(self).on_batch_end is not Callback.on_batch_end or "on_batch_end" in vars(self)
-        return 1 if looks else None
+        return 1 if self._has_own("on_batch_end") else None
 
     def on_epoch_end(self, fit: Fit) -> None:
         """After validation; `fit.row` holds the epoch's figures."""

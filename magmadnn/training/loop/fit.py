@@ -356,7 +356,7 @@ class Fit:
 
         A ring fills the places of batches that are done.
         """
-        aside = all(vars(type(c)).get("stands_aside", False) for c in self.callbacks)
+        aside = all(callback.is_aside for callback in self.callbacks)
         return aside and not self.source.streams and agreement().is_alone
 
     def _taken_of_next_epoch(self, slices: StepSlices) -> PendingChunk | None:

@@ -226,7 +226,7 @@ class Together:
 
     def _written(self, fit: Fit) -> list[str]:
         """Names of the model's values that callbacks on this rank, the first, have set."""
-        if not self.is_first or all(callback.stands_aside for callback in fit.callbacks):
+        if not self.is_first or all(callback.is_aside for callback in fit.callbacks):
             return []
         now = versions_of(fit.model)
         return [name for name, v in now.items() if v is None or v != self._versions.get(name)]

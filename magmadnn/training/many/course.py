@@ -248,7 +248,7 @@ class FitCourse:
     def _most_epochs(self) -> int:
         """How many epochs nobody has to look into."""
         fit = self.fit
-        aside = all(vars(type(c)).get("stands_aside", False) for c in fit.callbacks)
+        aside = all(callback.is_aside for callback in fit.callbacks)
         by_python = fit.validation is not None and self._evaluation is None
         if not aside or by_python or fit.model.precision == "mixed_fp16":  # skipped steps are read
             return 1
