@@ -34,9 +34,7 @@ from magmadnn.tensor import Operation
 from .tree_ops import sum_of_ranks, tree_begin, tree_wait, tree_wait_first
 
 BUCKET_BYTES: Final = 1 << 18
-GPU_BUCKET_BYTES: Final = (
-    4 << 20
-)  # of which links reach their rate; larger values travel alone, not copied
+GPU_BUCKET_BYTES: Final = 4 << 20  # of small values; larger ones travel alone, not copied
 MOST_NODES: Final = 12_000  # of all shards together; a larger graph would take long to plan
 
 

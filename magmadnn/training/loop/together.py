@@ -46,9 +46,8 @@ class Together:
         self.way, self._comm = way, way.workers()
         self._agreement = SameDecisions(self._comm)
         self._known: dict[str, Setting] = {}
-        self._versions: dict[
-            str, int | None
-        ] = {}  # of the model's values, before callbacks of rank 0
+        # of the model's values, before callbacks of rank 0
+        self._versions: dict[str, int | None] = {}
 
     @property
     def is_first(self) -> bool:
