@@ -157,12 +157,12 @@ def test_a_file_that_cannot_be_written_leaves_what_was_there(two: Any, tmp_path:
 def test_a_worker_that_cannot_read_is_named(tmp_path: Path) -> None:
     """A disk that one worker does not reach."""
     x = np.arange(8.0).reshape(4, 2)
-    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "50%d x.npy", x)
 
     def one(comm: Communicator) -> None:
         layout = md.dmath.Rows().layout((4, 2), 3)
-        where = tmp_path / ("x.npy" if comm.rank != 1 else "other.npy")
+        where = tmp_path / ("50%d x.npy" if comm.rank != 1 else "other.npy")
         files.load(Team(comm), layout, x.dtype, str(where), "<f8", 128, False)
 
-    with pytest.raises(FileError, match=r"load: worker 1 cannot read .*No such file"):
+    with pytest.raises(FileError, match=r"load: worker 1 cannot read .*50%d x.npy: No such file"):
         simulate(3, one)

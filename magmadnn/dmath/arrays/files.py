@@ -52,7 +52,7 @@ def load(
                 block[...] = team.on_device(np.ascontiguousarray(values).astype(dtype, copy=False))
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
-    _agree(team, problem, f"load: worker %d cannot read {shown(path)}")
+    _agree(team, problem, "load", f"cannot read {shown(path)}")
     return made
 
 
@@ -73,7 +73,7 @@ def save(x: Parts, path: str, begin: int) -> None:
             mapped.flush()
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
-    _agree(team, problem, f"save: worker %d cannot write {shown(path)}")
+    _agree(team, problem, "save", f"cannot write {shown(path)}")
 
 
 def _values(team: Team, block: Array) -> Array:
@@ -84,10 +84,10 @@ def _index(box: Box) -> tuple[Any, ...]:
     return (*(slice(low, high) for low, high in box), ...)
 
 
-def _agree(team: Team, problem: str, words: str) -> None:
-    """All workers raise what one has met."""
+def _agree(team: Team, problem: str, call: str, what: str) -> None:
+    """Raise the problem that one of the workers has, on all of them."""
     for worker, found in enumerate(team.comm.exchange(problem)):
         if found:
             raise FileError(
-                f"{words % worker}: {found}: workers need the file on a disk that all reach"
+                f"{call}: worker {worker} {what}: {found}: workers need the file on a disk that all reach"
             )
