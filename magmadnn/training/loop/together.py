@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -227,8 +227,7 @@ class Together:
         """Names of the model's values that callbacks on this rank, the first, have set."""
         if not self.is_first or all(callback.is_aside for callback in fit.callbacks):
             return []
-        now = versions_of(fit.model)
-        return [name for name, v in now.items() if v is None or v != self._versions.get(name)]
+        return written_since(fit.model, self._versions)
 
     def _share(self, fit: Fit, names: Sequence[str]) -> None:
         """Give all ranks these values of rank 0."""
@@ -242,3 +241,9 @@ class Together:
 def versions_of(model: Model) -> dict[str, int | None]:
     """What changes with each value of a model when it is written; None where nobody can tell."""
     return {name: tensor_of(p.node).memory.version for name, p in model.named().items()}
+
+
+def written_since(model: Model, versions: Mapping[str, int | None]) -> list[str]:
+    """Names of the values that may have been written since `versions_of` gave this."""
+    now = versions_of(model)
+    return [name for name, v in now.items() if v is None or v != versions.get(name)]

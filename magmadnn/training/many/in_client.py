@@ -17,7 +17,7 @@ from magmadnn.optim.records import restore as restored
 from magmadnn.optim.step import COUNT
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.history import History
-from magmadnn.training.loop.together import versions_of
+from magmadnn.training.loop.together import versions_of, written_since
 from magmadnn.training.model.training_step import carried_from
 from magmadnn.training.objective.heads import heads_of
 
@@ -238,7 +238,7 @@ class ClientFit:
             "again": again,
         }
         sent = Arrays([] if again else held.all)
-        if self._versions != versions_of(self.model):
+        if written_since(self.model, self._versions):
             changed["values"] = sent.numbered(self.model.values())
         elif again:
             changed["values"] = None
