@@ -30,8 +30,6 @@ from magmadnn.tensor import (
     with_update,
 )
 
-from .runtime.threads import set_threads
-
 if TYPE_CHECKING:
     from magmadnn import (
         analytics,
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
         workers,
         workflow,
     )
+    from magmadnn.runtime.threads import set_threads
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import (
         CrossValidation,
@@ -94,6 +93,7 @@ _LATER = {
     "fit_many": "training",
     "load": "training",
     **dict.fromkeys(("load_csv", "load_npz", "save_csv", "save_npz"), "tensor.files"),
+    "set_threads": "runtime.threads",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import unwrap
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators, path_of
 from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec, as_dtype
 from magmadnn.memory import MANAGED, Kind
-from magmadnn.runtime import Executable
 
 from .init import Initializer
 from .lazy import LazyTensor
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from magmadnn.runtime import Executable
 
 Feeds = Mapping["Operation", Any]
 
@@ -91,6 +93,9 @@ class Operation(Operators):
             GraphError, ShapeError, DTypeError: if the feeds do not fit.
         """
         if (executable := self._executables.get(training)) is None:
+            # Imported late, with the compiler: `import magmadnn` does without.
+            from magmadnn.runtime import Executable
+
             executable = self._executables[training] = Executable(
                 [self.node], training=training, executor="native"
             )
