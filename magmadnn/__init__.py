@@ -99,6 +99,9 @@ _LATER = {
 
 # Arrays on workers stand above workers, and are imported when they are used.
 ADDED["Workers"] = lambda workers: import_module("magmadnn.dmath.client.processes").session(workers)
+# So do the packages that have NumPy's names.
+ADDED["linalg"] = lambda _: import_module("magmadnn.linalg")
+ADDED["fft"] = lambda _: import_module("magmadnn.fft")
 
 
 def __getattr__(name: str) -> Any:

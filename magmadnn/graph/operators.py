@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from magmadnn.calls import ExplainsAttributes, checked_call, checked_method
+from magmadnn.calls import ADDED, ExplainsAttributes, checked_call, checked_method
 from magmadnn.errors import DTypeError, GraphError
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -34,11 +34,17 @@ def public(function: F) -> F:
     return checked
 
 
-def path_of(name: str) -> str:
-    """Where users find a function: `md.ops.exp`, `md.linalg.cholesky`."""
-    function = FUNCTIONS[name]
-    module = str(getattr(getattr(function, "numpy", function), "__module__", ""))
-    return f"md.{'linalg' if module.startswith('magmadnn.linalg.') else 'ops'}.{name}"
+def path_of_numpy(function: Callable[..., Any], name: str) -> str:
+    """Where users find our function for one of NumPy's, such as "md.linalg.inv"; empty where there is none.
+
+    Args:
+        function: NumPy's.
+        name: that it has among ours.
+    """
+    package = function.__module__.removeprefix("numpy.")
+    if package in ADDED and hasattr(ADDED[package](None), name):
+        return f"md.{package}.{name}"
+    return f"md.ops.{name}" if name in FUNCTIONS else ""
 
 
 def _call(name: str, *args: Any, **attributes: Any) -> Any:

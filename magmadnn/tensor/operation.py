@@ -13,7 +13,7 @@ from magmadnn.errors import ArgumentError, GraphError, ShapeError, quoted
 from magmadnn.graph import node as nodes
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import Array, Op, is_number
-from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators, path_of
+from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators, path_of_numpy
 from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec, as_dtype
 from magmadnn.memory import MANAGED, Kind
@@ -109,11 +109,11 @@ class Operation(Operators):
         """Functions of NumPy that are ours too would lose the graph here; others get the values."""
         name = OF_NUMPY.get(function.__name__, function.__name__)
         name = _NEAR.get(name, name)
-        if name in FUNCTIONS:
+        if path := path_of_numpy(function, name):
             full_name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
             raise GraphError(
                 f"{full_name} does not take {type(self).__name__}s: "
-                f"use {path_of(name)}, or np.asarray(x) for the values"
+                f"use {path}, or np.asarray(x) for the values"
             )
         return unwrap(function)(*args, **options)
 

@@ -55,7 +55,10 @@ def test_functions_that_would_lose_the_graph_name_the_op() -> None:
             lambda: np.concatenate([v, v]),
             "np.concatenate does not take Variables: use md.ops.concat, ",
         ),
-        (lambda: np.linalg.norm(v), "np.linalg.norm does not take Variables: use md.ops.norm, "),
+        (lambda: np.linalg.norm(v), "np.linalg.norm does not take Variables: use md.linalg.norm"),
+        (lambda: np.linalg.inv(v), "np.linalg.inv does not take Variables: use md.linalg.inv, "),
+        (lambda: np.linalg.trace(v), "np.linalg.trace does not take Variables: use md.ops.eins"),
+        (lambda: np.fft.fft(v), "np.fft.fft does not take Variables: use md.fft.fft, or np.as"),
         (
             lambda: np.linalg.cholesky(v),
             "np.linalg.cholesky does not take Variables: use md.linalg.ch",
