@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -97,6 +98,7 @@ def wire_dtype(wire: str | None, dtype: Any, call: str) -> Any:
     return dtype_of(wire) if dtype.name in ("float32", "float64") else dtype
 
 
+@cache
 def dtype_of(name: str) -> Any:
     """The dtype by this name, bfloat16 too."""
     if name == "bfloat16":

@@ -30,11 +30,7 @@ class Ndarray(np.ndarray):
 
     @property
     def data(self) -> Any:
-        return SimpleNamespace(ptr=self.__array_interface__["data"][0])
-
-    @property
-    def device(self) -> Any:
-        return SimpleNamespace(id=0)
+        return SimpleNamespace(ptr=self.__array_interface__["data"][0], device_id=0)
 
     @property
     def flags(self) -> Any:

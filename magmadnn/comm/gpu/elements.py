@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 from magmadnn.errors import DTypeError, UnknownNameError
@@ -29,11 +30,18 @@ def nccl_dtype(array: Any) -> int:
     Raises:
         DTypeError: if NCCL has none.
     """
-    if array.dtype.name not in DTYPES:
+    name = name_of(array.dtype)
+    if name not in DTYPES:
         raise DTypeError(
             f"NCCL does not know elements of {array.dtype}: known are {', '.join(DTYPES)}"
         )
-    return DTYPES[array.dtype.name]
+    return DTYPES[name]
+
+
+@cache
+def name_of(dtype: Any) -> str:
+    """`dtype.name`, which NumPy puts together anew each time."""
+    return str(dtype.name)
 
 
 def nccl_op(name: str) -> int:

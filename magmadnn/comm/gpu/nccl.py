@@ -15,7 +15,7 @@ from typing import Any
 from magmadnn.comm.arrays import dtype_of
 from magmadnn.comm.communicator import Communicator, Json, Reduction, Request, Wire
 from magmadnn.comm.gpu.captured import CapturedCalls
-from magmadnn.comm.gpu.elements import nccl_dtype, nccl_op
+from magmadnn.comm.gpu.elements import name_of, nccl_dtype, nccl_op
 from magmadnn.comm.sites import call_site
 from magmadnn.errors import (
     ArgumentError,
@@ -89,7 +89,7 @@ class NcclCommunicator(CapturedCalls):
         shared = control.exchange(None if number is None else [int(one) % 256 for one in number])[0]
         self._comm: Any = self._nccl.NcclCommunicator(self.size, bytes(shared), self.rank)
         self._stream = _quick_stream(self._cupy)
-        self._known: set[str] = set()
+        self._known: set[tuple[Any, ...]] = set()
 
     def __repr__(self) -> str:
         return f"<NcclCommunicator: rank {self.rank} of {self.size} on device {self._device}>"
@@ -108,7 +108,8 @@ class NcclCommunicator(CapturedCalls):
         self._check(source, "all_reduce", f"{op}", wire)
         result = self._out(out, source.shape, source, "all_reduce")
         sent = self._narrow(source, wire)
-        own = self._own_sum(op, sent.size, sent.dtype.name, result.dtype.name, captured=False)
+        names = name_of(sent.dtype), name_of(result.dtype)
+        own = self._own_sum(op, sent.size, *names, captured=False)
         if own is not None:
             own.add_now(sent, result)
             return result
@@ -357,19 +358,21 @@ class NcclCommunicator(CapturedCalls):
             raise ArgumentError(
                 f"{call}: the array is not C-contiguous: use cupy.ascontiguousarray"
             )
-        if int(array.device.id) != self._device:
+        if array.data.device_id != self._device:
             raise DeviceError(
-                f"{call}: the array is on device {array.device.id}, this rank works on {self._device}"
+                f"{call}: the array is on device {array.data.device_id}, this rank works on "
+                f"{self._device}"
             )
+        shown = array.shape if shape == "" else shape
+        key = call, array.dtype, shown, more, wire
+        if key in self._known:
+            return
         nccl_dtype(array)
         if wire is not None and wire not in ("float16", "bfloat16"):
             raise UnknownNameError.of(f"{call}: wire", wire, ("float16", "bfloat16"))
-        if not alike:
+        if not alike or self.size == 1:
             return
-        shown = array.shape if shape == "" else shape
         what = f"{call} {array.dtype.name} {shown} {more} {wire or ''}"
-        if what in self._known or self.size == 1:
-            return
         site = call_site()
         for rank, (other, line) in enumerate(host.exchange([what, site])):
             if other != what:
@@ -377,7 +380,7 @@ class NcclCommunicator(CapturedCalls):
                     f"calls differ: rank {self.rank} makes {what} at {site}, rank {rank} {other} at "
                     f"{line}: all ranks make the same calls in the same order"
                 )
-        self._known.add(what)
+        self._known.add(key)
 
     def _check_rank(self, rank: int, call: str) -> None:
         if not 0 <= rank < self.size:
@@ -413,7 +416,7 @@ class NcclCommunicator(CapturedCalls):
         return dtype_of(wire) if wire is not None and wide else array.dtype
 
     def _narrow(self, array: Array, wire: str | None) -> Array:
-        return array.astype(self._travels(array, wire), copy=False)
+        return array if wire is None else array.astype(self._travels(array, wire), copy=False)
 
     def _widen(self, came: Array, result: Array) -> Array:
         if came is not result:

@@ -6,11 +6,13 @@ the rounding of float32, at half the bytes. A GPU whose others do not come waits
 
 from __future__ import annotations
 
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
+from magmadnn.comm.gpu.elements import name_of
 from magmadnn.comm.gpu.peers import PeerCopies
 from magmadnn.comm.gpu.sum_kernel import MOST_RANKS, NUMBERS, PACK, THREADS, Numbers, text_of
 
@@ -51,6 +53,7 @@ class PeerSum:
         self._meetings = cupy.zeros(blocks, "uint32")
         self._last: Any = None  # the stream of the last call outside of graphs
         self._kernels: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self._call_of = lru_cache(256)(self._new_call)
 
     @staticmethod
     def among(group: Any) -> PeerSum | None:
@@ -93,24 +96,29 @@ class PeerSum:
             dtype: of elements.
             stored: of sums; None for `dtype`.
         """
-        key = dtype, stored or dtype
-        numbers, (once, twice) = NUMBERS[key], self._kernels_of(*key)
+        kernel, words = self._call_of(count, dtype, stored or dtype)
+        words = (np.uint64(source), np.uint64(result), *words)
+        on = SimpleNamespace(ptr=stream)  # all that CuPy asks of a stream
+        kernel((self._blocks,), (THREADS,), words, stream=on)
+
+    def _new_call(self, count: int, dtype: str, stored: str) -> tuple[Any, tuple[Any, ...]]:
+        """The kernel for so many elements, and its arguments behind the two addresses."""
+        numbers, (once, twice) = NUMBERS[dtype, stored], self._kernels_of(dtype, stored)
         packs = -(-count * numbers.item // PACK)
         sends_all = self._ranks <= _FEW_RANKS or packs * PACK <= _FEW_BYTES
         words = (
-            np.uint64(source), np.uint64(result), np.int64(count), self._places, self._meetings,
-            np.int64(self._half_bytes), np.int64(self._chunk(packs, sends_all, numbers)),
+            np.int64(count), self._places, self._meetings, np.int64(self._half_bytes),
+            np.int64(self._chunk(packs, sends_all, numbers)),
             np.int32(self._rank), np.int32(self._ranks),
         )  # fmt: skip
-        on = SimpleNamespace(ptr=stream)  # all that CuPy asks of a stream
-        (once if sends_all else twice)((self._blocks,), (THREADS,), words, stream=on)
+        return once if sends_all else twice, words
 
     def add_now(self, source: Array, result: Array) -> None:
         """`add` on CuPy's current stream, behind earlier calls on other streams; outside of graphs."""
         stream = self._cupy.cuda.get_current_stream()
         if self._last is not None and self._last.ptr != stream.ptr:
             stream.wait_event(self._last.record())
-        names = source.dtype.name, result.dtype.name
+        names = name_of(source.dtype), name_of(result.dtype)
         self.add(stream.ptr, int(source.data.ptr), int(result.data.ptr), source.size, *names)
         self._last = stream
 
