@@ -1,7 +1,7 @@
 """Many models in one call beside as many single fits, and cross validation beside scikit-learn's networks.
 
 python -m benchmarks.cpu.many_models [--models 64] [--threads 2] [--rows 1024] [--epochs 5,20,50] [--turns 5]
-    [--without scikit-learn,jax] [--curve 1,4,16,64,256]
+    [--without scikit-learn,jax,torch] [--curve 1,4,16,64,256]
 
 Models are 13-64-64-64-2 with SGD, batches of 16, each with a seed of its own. Single fits run one after the
 other on one thread. "from the start" is everything from the first `fit` of models that were just built, for
@@ -12,7 +12,9 @@ of us.
 
 JAX's way is vmap of a jitted scan over an epoch of the same network, batches and rule, each model with an
 order of its own that was drawn beforehand; it is compiled before it is timed, and has all cores that this
-process may use (`taskset -c 0,1` for two).
+process may use (`taskset -c 0,1` for two). PyTorch's ways are vmap of grad (`torch.func`) over the
+same steps, compiled, on as many threads; and one model after the other by autograd and its SGD, on one
+thread.
 
 With `--curve` only the time over the number of models is shown: microseconds of the clock for a step of a
 model, the least of the turns, at the first number of epochs.
@@ -183,6 +185,75 @@ def beside_jax(models: int, threads: int, rows: int, epochs: int, turns: int) ->
     )
 
 
+def beside_torch(models: int, threads: int, rows: int, epochs: int, turns: int) -> None:
+    """Many models beside PyTorch's vmap of a compiled step, and its models one by one, in turns."""
+    import torch
+    from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((rows, 13)).astype(np.float32)
+    y = (x[:, 0] + draw.standard_normal(rows) > 0).astype(np.int64)
+    steps = rows // 16
+    inputs, targets = torch.from_numpy(x), torch.from_numpy(y)
+
+    def perceptron() -> Any:
+        layer, relu = torch.nn.Linear, torch.nn.ReLU
+        return torch.nn.Sequential(
+            layer(13, 64), relu(), layer(64, 64), relu(), layer(64, 64), relu(), layer(64, 2)
+        )
+
+    networks = [perceptron() for _ in range(models)]
+    stacked, _ = stack_module_state(networks)
+    parameters = {name: value.detach() for name, value in stacked.items()}
+    orders = torch.stack([torch.randperm(rows) for _ in range(models)])
+    orders = orders[:, : steps * 16].reshape(models, steps, 16)
+
+    def loss(own: Any, rows_of: Any, classes: Any) -> Any:
+        values = functional_call(networks[0], own, (rows_of,))
+        return torch.nn.functional.cross_entropy(values, classes)
+
+    @torch.compile
+    def step(own: Any, order: Any) -> Any:
+        slopes, values = vmap(grad_and_value(loss))(own, inputs[order], targets[order])
+        return {name: value - 0.01 * slopes[name] for name, value in own.items()}, values
+
+    def theirs() -> None:
+        torch.set_num_threads(threads)
+        own = parameters
+        for _ in range(epochs):
+            for k in range(steps):
+                own, _ = step(own, orders[:, k])
+
+    def one_by_one() -> None:
+        torch.set_num_threads(1)
+        for number, net in enumerate(networks):
+            rule = torch.optim.SGD(net.parameters(), 0.01)
+            for _ in range(epochs):
+                for order in orders[number]:
+                    rule.zero_grad()
+                    torch.nn.functional.cross_entropy(net(inputs[order]), targets[order]).backward()
+                    rule.step()
+
+    md.set_threads(threads)
+    built = [network(seed) for seed in range(models)]
+
+    def ours() -> None:
+        md.fit_many(built, x, y, batch_size=16, epochs=epochs, verbose=False)
+
+    ways = {"torch.func": theirs, "PyTorch one by one": one_by_one}
+    for way in (theirs, ours):
+        way()
+    times: dict[str, list[Times]] = {name: [] for name in (*ways, "ours")}
+    for turn in range(turns):
+        for name, way in {**ways, "ours": ours}.items():
+            if name == "PyTorch one by one" and turn:
+                continue  # takes as long as all the others
+            times[name].append(timed(way))
+    for name in ways:
+        shown = f"{models} models, {rows} rows, {epochs} epochs, {name} and magmadnn again"
+        print(row(shown, times[name], times["ours"]))
+
+
 def cross_validation(threads: int, turns: int) -> None:
     """Ten folds, by magmadnn and by scikit-learn."""
     from sklearn.exceptions import ConvergenceWarning
@@ -239,7 +310,7 @@ def main() -> None:
     parser.add_argument("--epochs", default="5,20,50", help="numbers of epochs")
     parser.add_argument("--turns", type=int, default=5, help="of each way")
     parser.add_argument(
-        "--without", default="", help="scikit-learn or jax, where it is not installed"
+        "--without", default="", help="scikit-learn, jax or torch, where it is not installed"
     )
     parser.add_argument("--curve", default="", help="only time over these numbers of models")
     given = parser.parse_args()
@@ -263,6 +334,8 @@ def main() -> None:
         many(given.models, given.threads, given.rows, epochs, given.turns)
         if "jax" not in given.without:
             beside_jax(given.models, given.threads, given.rows, epochs, given.turns)
+        if "torch" not in given.without:
+            beside_torch(given.models, given.threads, given.rows, epochs, given.turns)
     if "scikit-learn" not in given.without:
         cross_validation(given.threads, given.turns)
     print(f"load at the end: {os.getloadavg()[0]:.2f}")
