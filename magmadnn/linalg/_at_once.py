@@ -7,17 +7,20 @@ NumPy function then computes, or says what is wrong.
 from __future__ import annotations
 
 import math
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from magmadnn.backends.cpu.blas_threads import blas_threads
 from magmadnn.graph.op import Array
 
 from ._matrices import refuse_unless_finite
 
+_FOR_THREADS = 512  # rows or columns from which on BLAS has its own number of threads
 _TRIANGLE = 64  # rows of triangles on a diagonal
+_PIECE = 8192  # elements; OpenBLAS takes several threads from 10,000 on
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
@@ -31,20 +34,29 @@ def lapack() -> Any:
 
 
 def routine(name: str, a: Array) -> Any:
-    """LAPACK's function for an array's dtype; None where SciPy is not installed."""
+    """LAPACK's function for an array's dtype; None where SciPy is not installed.
+
+    Small arrays are for one thread of its BLAS.
+    """
     found = lapack()
-    return None if found is None else getattr(found, _LETTERS[a.dtype.char] + name)
+    if found is None:
+        return None
+    function = getattr(found, _LETTERS[a.dtype.char] + name)
+    threads = blas_threads() if max(a.shape) < _FOR_THREADS else None
+    return function if threads is None else partial(threads.on_one, function)
 
 
 def is_finite(x: Array) -> bool:
-    """Whether all numbers are; a sum of squares says so in a third of the time, unless it overflows."""
-    if (
-        type(x) is np.ndarray
-        and x.dtype.char in _LETTERS
-        and x.flags.forc
-        and math.isfinite(abs(np.vdot(line := x.reshape(-1, order="A"), line)))
-    ):
-        return True
+    """Whether all numbers are; sums of squares say so in a third of the time, unless one overflows.
+
+    The sums are of pieces which NumPy's BLAS adds up on one thread: a second thread of it would wait for more
+    work, and take a core from SciPy's BLAS, which factorises next.
+    """
+    if type(x) is np.ndarray and x.dtype.char in _LETTERS and x.flags.forc:
+        line = x.reshape(-1, order="A")
+        pieces = (line[start : start + _PIECE] for start in range(0, line.size, _PIECE))
+        if all(math.isfinite(abs(np.vdot(piece, piece))) for piece in pieces):
+            return True
     return bool(np.isfinite(x).all())
 
 

@@ -1,0 +1,119 @@
+"""Small matrices are factorised on one thread of SciPy's BLAS, and NumPy's has no second thread to wait."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.backends.cpu.blas_threads import BlasThreads, blas_threads
+from magmadnn.linalg import _at_once
+
+RNG = np.random.default_rng(3)
+
+
+class Library:
+    """A BLAS whose number of threads is looked at."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def on_one(self) -> BlasThreads:
+        return BlasThreads(lambda: self.threads, lambda count: setattr(self, "threads", count))
+
+
+def test_a_call_has_one_thread_and_leaves_the_number_that_was() -> None:
+    library = Library(6)
+    threads = library.on_one()
+    assert threads.on_one(lambda a, b: (a + b, library.threads), 2, b=3) == (5, 1)
+    assert library.threads == 6
+    with pytest.raises(ZeroDivisionError):
+        threads.on_one(lambda: 1 // 0)
+    assert library.threads == 6
+
+
+def test_calls_of_several_threads_leave_the_number_that_was() -> None:
+    library = Library(6)
+    threads, first, second = library.on_one(), threading.Event(), threading.Event()
+
+    def long() -> None:
+        first.set()
+        assert second.wait(10)
+
+    caller = threading.Thread(target=threads.on_one, args=(long,))
+    caller.start()
+    assert first.wait(10)
+    assert threads.on_one(lambda: library.threads) == 1
+    assert library.threads == 1  # the first call is not done
+    second.set()
+    caller.join(10)
+    assert library.threads == 6
+
+
+def spd(n: int) -> np.ndarray:
+    a = RNG.standard_normal((n, n))
+    return a @ a.T + n * np.eye(n)
+
+
+@pytest.mark.parametrize("function", ["cholesky", "qr", "svd", "eigh", "solve", "inv"])
+def test_factorisations_of_small_matrices_are_on_one_thread(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("scipy")
+    calls: list[Any] = []
+
+    def on_one(call: Any, *words: Any, **named: Any) -> Any:
+        calls.append(call)
+        return call(*words, **named)
+
+    monkeypatch.setattr(_at_once, "blas_threads", lambda: SimpleNamespace(on_one=on_one))
+    a = spd(_at_once._FOR_THREADS - 1)
+    operands = (a, a[:, :1]) if function == "solve" else (a,)
+    small = getattr(md.linalg, function)(*operands)
+    assert calls
+    kept = len(calls)
+    monkeypatch.setattr(_at_once, "_FOR_THREADS", 2)
+    large = getattr(md.linalg, function)(*operands)
+    assert len(calls) == kept  # large ones are the library's
+    for one, other in zip(
+        *(x if isinstance(x, tuple) else (x,) for x in (small, large)), strict=True
+    ):
+        assert np.allclose(np.abs(one), np.abs(other), atol=1e-8)
+
+
+def test_the_number_of_threads_of_scipy_is_found_and_kept() -> None:
+    pytest.importorskip("scipy")
+    threads = blas_threads()
+    if threads is None:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    before = threads._read()
+    try:
+        threads._write(2)
+        assert threads.on_one(threads._read) == 1
+        assert threads._read() == 2
+        md.linalg.cholesky(spd(130))
+        assert threads._read() == 2
+    finally:
+        threads._write(before)
+
+
+def test_numbers_are_looked_at_in_pieces_that_one_thread_of_numpy_adds_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, sizes = np.vdot, list[int]()
+    monkeypatch.setattr(np, "vdot", lambda a, b: sizes.append(a.size) or real(a, b))
+    x = RNG.standard_normal((300, 200))
+    assert _at_once.is_finite(x)
+    assert sum(sizes) == x.size
+    assert max(sizes) < 10_000  # from where OpenBLAS takes several
+    for place in (0, 8191, 8192, 59_999):
+        for bad in (np.nan, np.inf):
+            y = x.copy()
+            y.reshape(-1)[place] = bad
+            assert not _at_once.is_finite(y)
+            assert not _at_once.is_finite(np.asfortranarray(y))
+    assert _at_once.is_finite(np.full((3, 3), 1e200))  # its squares are not
