@@ -8,6 +8,7 @@ from magmadnn.backends.cuda import array_library, device_count, device_memory
 from magmadnn.comm import Communicator
 from magmadnn.comm.topology import ring_order
 from magmadnn.dmath.arrays.team import Peers, Team
+from magmadnn.dmath.products.replaying import Replays
 from magmadnn.errors import DeviceError
 
 
@@ -42,6 +43,7 @@ def on_devices(team: Team) -> Team:
         order = ring_order(read_links(group))
     made = Team(comm, cupy, kept=team.kept, peers=peers, order=order)
     made.watched = _counting(cupy, made)
+    made.replays = Replays()
     return made
 
 

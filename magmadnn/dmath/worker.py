@@ -247,6 +247,9 @@ def _forget(worker: Worker) -> tuple[Any, None]:
     worker.arrays.clear()
     worker.team.programs.clear()
     worker.team.cast_buffers.clear()
+    worker.team.narrowed.clear()
+    if worker.team.replays is not None:
+        worker.team.replays.clear()
     worker.team.kept.set_budget(0)
     return None, None
 
@@ -266,6 +269,7 @@ def _counters(worker: Worker) -> tuple[Any, None]:
         "kept_bytes": kept.nbytes,
         "saved_bytes": kept.saved_bytes,
         "array_bytes": arrays,
+        "buffer_bytes": worker.team.buffer_bytes,
         "page_faults": _page_faults(),
     }, None
 
@@ -321,6 +325,13 @@ def _strict(worker: Worker, on: bool) -> tuple[Any, None]:
     return None, None
 
 
+def _graphs(worker: Worker, on: bool) -> tuple[Any, None]:
+    """Whether products that come again are launched as graphs."""
+    if worker.team.replays is not None:
+        worker.team.replays.enabled = on
+    return None, None
+
+
 def _save(worker: Worker, x: Parts, path: str, begin: int) -> tuple[Any, None]:
     worker.team.finish()
     files.save(x, path, begin)
@@ -346,6 +357,7 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "trace": _trace,
     "save": _save,
     "strict": _strict,
+    "graphs": _graphs,
 }
 _MAY_SEND = {"remap", "replica", *_CREATIONS, "array", *_ANSWERS}
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from magmadnn.comm.gpu.flags import Flags
 from magmadnn.comm.gpu.ipc import exported
+from magmadnn.comm.gpu.phases import Captured, Gemm
 from magmadnn.errors import DeviceError
 
 Array = Any
@@ -42,6 +43,9 @@ class PeerCopies:
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
         self._flags: Flags | None = None
         self._begun: deque[Any] = deque()  # the ends of phases that the host has not seen
+        self._met = 0  # meetings of the present phase
+        self._captured: Captured | None = None
+        self._capturing = False
 
     @staticmethod
     def among(group: Group) -> PeerCopies | None:
@@ -112,6 +116,8 @@ class PeerCopies:
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
         self._meet()
 
+    # Copies, products and meetings of a phase may be captured; see `capture`.
+
     def copy(self, out: Array, source: Array) -> None:
         """Begin to copy an array, on the stream of copies; both have the same shape and dtype."""
         if out.size:
@@ -144,11 +150,18 @@ class PeerCopies:
     def end(self) -> None:
         """From here on the current stream may write to what others have read."""
         self._meet()
+        self._met = 0
         mark = self.mark()
         self.wait(mark)
+        if not self._capturing:
+            self._given(mark)
+
+    def _given(self, mark: Any) -> None:
+        """A phase has been given to streams, and is done with a mark."""
         self._begun.append(mark)
         if len(self._begun) > _PHASES:
-            self._done(self._begun.popleft())
+            self._done(self._begun[0])
+            self._begun.popleft()
 
     def finish(self) -> None:
         """Wait on the host until the current stream, and so all phases before, are done.
@@ -163,15 +176,64 @@ class PeerCopies:
         if self._flags is None:
             mark.synchronize()
         else:
-            self._flags.wait_for(lambda: bool(mark.done))
+            self._flags.wait_for(
+                lambda: bool(mark.done), lambda: sum(not one.done for one in self._begun)
+            )
 
     def _meet(self) -> None:
         """Let the stream of copies wait until those of all ranks are here."""
         if self._flags is not None:
-            self._flags.meet(self._stream.ptr)
+            number = 0 if not self._met else 1 + self._met % 2
+            self._flags.meet(self._stream.ptr, number)
+            self._met += 1
             return
         place = self._one.data.ptr
         self._group._comm.allReduce(place, place, 1, _INT32, _SUM, self._stream.ptr)
+
+    # --- phases as graphs ------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on this GPU that graphs of phases need beside the arrays."""
+        return 0 if self._captured is None else self._captured.nbytes
+
+    def capture(self, phase: Callable[[Gemm], None]) -> Callable[[], None] | None:
+        """A phase as a graph of CUDA: what gives it to the current stream in one call, as often as it is
+        called. None where GPUs do not meet by flags.
+
+        Each rank decides for itself: others see no difference. A graph reads and writes where the arrays of
+        the phase lie: whoever launches it sees to it that the same addresses mean the same again.
+
+        Args:
+            phase: one from `begin` to `end`, with local products by cuBLAS's gemmEx as it is given. All its
+                arrays are there before. It has been called outside of a graph, so that kernels are loaded.
+
+        Raises:
+            RuntimeError, NotImplementedError: something in it cannot be captured; the phase may be called
+                outside of a graph.
+        """
+        if self._flags is None:
+            return None
+        if self._captured is None:
+            self._captured = Captured(self._cupy)
+        count = self._flags.count
+        self._capturing = True
+        try:
+            graph = self._captured.graph(phase)
+        except Exception:
+            self._flags.count = count
+            raise
+        finally:
+            self._capturing, self._met = False, 0
+        meetings, self._flags.count = self._flags.count - count, count
+        return lambda: self._launch(graph, meetings)
+
+    def _launch(self, graph: Any, meetings: int) -> None:
+        assert self._flags is not None
+        self._flags.count += meetings
+        stream = self._cupy.cuda.get_current_stream()
+        graph.launch(stream)
+        self._given(stream.record())
 
 
 def _as_rows(out: Array, source: Array) -> tuple[Array, Array, int, int] | None:

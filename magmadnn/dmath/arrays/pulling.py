@@ -4,9 +4,10 @@ needs no cast, and on GPUs the multiprocessors stay free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
 from magmadnn.dmath.layouts.moves import Index, Move, schedules, within
 
 _STRIPS = 4  # in which a cast and its copies alternate
+_ALIGNED = 256  # bytes
 
 
 def can_pull(x: Parts, dtype: np.dtype[Any], sent_as: np.dtype[Any]) -> bool:
@@ -121,6 +123,60 @@ def arrivals(
     return Arrivals(fixed, tuple(shared), first, greatest)
 
 
+class Room:
+    """Memory of which arrays are made that live and end together.
+
+    Args:
+        team: this worker.
+        nbytes: in all; see `room_of`.
+    """
+
+    def __init__(self, team: Team, nbytes: int) -> None:
+        self.memory, self._at = team.xp.empty(nbytes, np.uint8), 0
+
+    def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """A new array, whose elements are not set yet."""
+        size = prod(shape) * dtype.itemsize
+        made = self.memory[self._at : self._at + size].view(dtype).reshape(shape)
+        self._at += _aligned(size)
+        return made
+
+
+def room_of(x: Parts, layout: Layout) -> int:
+    """Bytes that `Fetch` takes of a `Room` where blocks of `x` itself may serve."""
+    return _room_of(x.layout, layout, x.team.rank, x.team.ring, x.dtype.itemsize)
+
+
+@lru_cache(maxsize=512)
+def _room_of(
+    source: Layout, target: Layout, rank: int, ring: tuple[int, ...], itemsize: int
+) -> int:
+    first = arrivals(source, target, rank, ring, True).first
+    return sum(_aligned(prod(shape) * itemsize) for _, shape in first.values())
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def places_of(x: Parts) -> tuple[Any, ...]:
+    """Where the blocks of all workers lie here, and in which order their elements, as a value. Collective
+    as `shared_blocks` is.
+    """
+    key = (x.view, x.layout)
+    found = x.data.places.get(key)
+    if found is None:
+        found = tuple(place(block) for one in shared_blocks(x) for block in one.values())
+        x.data.places[key] = found
+    return found
+
+
+def place(array: Array) -> tuple[int, tuple[int, ...]]:
+    """Where an array's first element lies, and the steps to the others."""
+    at = array.ctypes.data if type(array) is np.ndarray else array.data.ptr
+    return int(at), array.strides
+
+
 class Fetch:
     """Blocks of an array in another layout, which come by copies.
 
@@ -128,10 +184,17 @@ class Fetch:
         x: the array.
         layout: the other layout.
         blocks: what is filled; None for new arrays, or (parts of) blocks of `x` itself where they serve.
+        room: of which new arrays are made.
     """
 
-    def __init__(self, x: Parts, layout: Layout, blocks: dict[int, Array] | None = None) -> None:
-        self.layout, self._x, self._peers = layout, x, _peers(x)
+    def __init__(
+        self,
+        x: Parts,
+        layout: Layout,
+        blocks: dict[int, Array] | None = None,
+        room: Room | None = None,
+    ) -> None:
+        self.layout, self._x, self._peers, self._room = layout, x, _peers(x), room
         self._from = shared_blocks(x)
         self._plan = arrivals(x.layout, layout, x.team.rank, x.team.ring, blocks is None)
         self.blocks: dict[int, Array] = {} if blocks is None else blocks
@@ -145,7 +208,8 @@ class Fetch:
         """A new block whose elements lie in the order of those that come: copy engines do not transpose."""
         source = self._from[move.source][move.taken]
         turned = source.ndim == 2 and source.strides[0] < source.strides[1]
-        made = self._x.team.xp.empty(shape[::-1] if turned else shape, self._x.dtype)
+        make = self._x.team.xp.empty if self._room is None else self._room.array
+        made = make(shape[::-1] if turned else shape, self._x.dtype)
         return made.T if turned else made
 
     def farthest(self, block: int) -> int | None:

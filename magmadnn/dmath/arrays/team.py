@@ -15,6 +15,8 @@ from magmadnn.comm import Communicator
 from magmadnn.dmath.arrays.tracing import MESSAGE, Trace, span
 
 Array = Any
+Gemm = Callable[..., None]
+"""cuBLAS's gemmEx without its handle."""
 _NUMBERS = count()
 
 
@@ -36,11 +38,13 @@ class Data:
         version: goes up with each write, so that copies that were kept can tell whether they are still right.
         number: tells arrays apart.
         shared: blocks of each worker by number, as `Peers.share` gave them, by view and layout.
+        places: where these lie, as a value.
     """
 
     version: int = 0
     number: int = field(default_factory=lambda: next(_NUMBERS))
     shared: dict[Any, list[dict[int, Array]]] = field(default_factory=dict)
+    places: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
 
 class Peers(Protocol):
@@ -74,6 +78,15 @@ class Peers(Protocol):
         """Wait on the host until all is done, but not for ever for workers that do not come."""
         ...
 
+    def capture(self, phase: Callable[[Gemm], None]) -> Callable[[], None] | None:
+        """What gives all of a phase to the GPU in one call, as often as it is called; None if it cannot."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on this GPU beside the arrays."""
+        ...
+
 
 @dataclass
 class Count:
@@ -89,6 +102,9 @@ class Count:
         seconds: time in operations.
         predicted_seconds: what the planner foretold of products.
         operations: how many.
+        graphs_made: phases of products that were captured.
+        graph_launches: how often these were launched.
+        graph_failures: phases that could not be captured.
     """
 
     sent_bytes: int = 0
@@ -100,6 +116,9 @@ class Count:
     seconds: float = 0.0
     predicted_seconds: float = 0.0
     operations: int = 0
+    graphs_made: int = 0
+    graph_launches: int = 0
+    graph_failures: int = 0
 
 
 @dataclass
@@ -121,6 +140,9 @@ class Team:
         order: of all workers around a ring, so that it crosses few far links; empty for that of their
             numbers.
         trace: of what it does, while one is made.
+        replays: graphs of products; see `magmadnn.dmath.products.replaying`.
+        gemm: cuBLAS's gemmEx without its handle, while one is captured.
+        narrowed: copies of operands in the dtype in which they are multiplied, those of the last products.
     """
 
     comm: Communicator
@@ -136,6 +158,9 @@ class Team:
     watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
     order: tuple[int, ...] = ()
     trace: Trace | None = None
+    replays: Any = None
+    gemm: Gemm | None = None
+    narrowed: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -193,6 +218,14 @@ class Team:
             for name, value in vars(one).items():
                 setattr(total, name, getattr(total, name) + value)
         return total
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes that this worker keeps beside arrays, so that operations to come find them made."""
+        arrays = [one for mine, _ in self.cast_buffers.values() for one in mine]
+        arrays += [block for x in self.narrowed.values() for block in x.blocks.values()]
+        beside = 0 if self.peers is None else self.peers.nbytes
+        return sum(int(one.nbytes) for one in arrays) + beside
 
     def on_device(self, values: Array) -> Array:
         """NumPy's array as one of this worker's library: a copy on its GPU, counted, or the array itself."""

@@ -17,6 +17,7 @@ from magmadnn.errors import ArgumentError, UnknownNameError, quoted
 _SUMMED = (
     *("sent_bytes", "messages", "planned_bytes"),
     *("device_allocations", "host_to_device_bytes", "device_to_host_bytes"),
+    *("graphs_made", "graph_launches", "graph_failures"),
 )
 
 
@@ -49,11 +50,14 @@ class Accounting:
         `client_bytes`: elements' bytes that went through this process: `array`, `np.asarray`. `operations`:
         posted by it. `sent_bytes` and `messages`: among workers. `planned_bytes`: what layouts foretold of
         these. `array_bytes`: held by workers now. `kept_bytes`: of blocks kept for later products, on the
-        worker that keeps most; `saved_bytes`: what they have spared. `page_faults`: pages of memory that
+        worker that keeps most; `saved_bytes`: what they have spared. `buffer_bytes`: that workers keep beside
+        arrays for operations to come. `page_faults`: pages of memory that
         workers' systems gave them; their number stays once memory is there. `device_allocations`: blocks of
         GPU memory that CuPy's pool asked the driver for; their number stays likewise.
         `host_to_device_bytes`, `device_to_host_bytes`: copied between workers' hosts and their GPUs; what
-        libraries do inside a call, such as messages through a host, is not in it.
+        libraries do inside a call, such as messages through a host, is not in it. `graphs_made`: phases of
+        products that workers captured as CUDA graphs when they came again; `graph_launches`: how often these
+        ran; `graph_failures`: phases that could not be captured and run call by call.
         """
         answers = [answer for answer, _ in self._ask("counters")]
         lines = [one for answer in answers for one in answer["lines"].values()]
@@ -62,7 +66,7 @@ class Accounting:
             found[name] = sum(one[name] for one in lines)
         found["array_bytes"] = sum(answer["array_bytes"] for answer in answers)
         found["kept_bytes"] = max(answer["kept_bytes"] for answer in answers)
-        for name in ("saved_bytes", "page_faults"):
+        for name in ("saved_bytes", "buffer_bytes", "page_faults"):
             found[name] = sum(answer[name] for answer in answers)
         return found
 

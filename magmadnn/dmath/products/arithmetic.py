@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -160,7 +160,7 @@ def _multiplied(
     if on_device(team, how):
         if into is None:
             into, add = team.xp.empty((a.shape[0], b.shape[1]), how.sums), False
-        _on_device(team.xp, _rounded(a, how.operand), _rounded(b, how.operand), how, into, add)
+        _on_device(team, _rounded(a, how.operand), _rounded(b, how.operand), how, into, add)
         return into
     left, right = (_rounded(x, how.operand).astype(how.sums, copy=False) for x in (a, b))
     # OpenBLAS may raise the flag where no operand and no result is one: its AVX-512 kernel for a vector of 5
@@ -180,7 +180,7 @@ def _rounded(x: Array, dtype: np.dtype[Any]) -> Array:
     return x.astype(dtype, copy=False)
 
 
-def _on_device(xp: Any, a: Array, b: Array, how: Arithmetic, out: Array, add: bool) -> None:
+def _on_device(team: Team, a: Array, b: Array, how: Arithmetic, out: Array, add: bool) -> None:
     """cuBLAS on the current stream; operands are read where they lie, in either order.
 
     The library counts in column order, where a matrix that is stored by rows is its transpose: C' = B' A'.
@@ -197,15 +197,18 @@ def _on_device(xp: Any, a: Array, b: Array, how: Arithmetic, out: Array, add: bo
             raise AssertionError("a block of a product is stored by rows or by columns")
         a, b, out, m, n = b.T, a.T, out.T, n, m
     (first, flip_first, step_first), (second, flip_second, step_second) = (
-        _stored(xp, b),
-        _stored(xp, a),
+        _stored(team, b),
+        _stored(team, a),
     )
-    cublas = xp.cuda.cublas
     one, other = _scales(how.sums, add)[1:]
     kind = _TF32 if how.tensor_float else _FLOAT64 if how.sums == np.float64 else _FLOAT32
     operand = _KINDS[how.operand.name]
-    cublas.gemmEx(
-        xp.cuda.device.get_cublas_handle(), flip_first, flip_second, n, m, k,
+    gemm = team.gemm
+    if gemm is None:
+        cuda = team.xp.cuda
+        gemm = partial(cuda.cublas.gemmEx, cuda.device.get_cublas_handle())
+    gemm(
+        flip_first, flip_second, n, m, k,
         one, first.data.ptr, operand, step_first, second.data.ptr, operand, step_second,
         other, out.data.ptr, _KINDS[out.dtype.name], _step(out), kind, _ANY_ALGORITHM,
     )  # fmt: skip
@@ -232,13 +235,21 @@ def _step(x: Array) -> int:
     return int(max(columns, 1) if rows == 1 else x.strides[0] // x.itemsize)
 
 
-def _stored(xp: Any, x: Array) -> tuple[Array, int, int]:
-    """A matrix as cuBLAS takes it, whether transposed, and the elements from row to row."""
+def _stored(team: Team, x: Array) -> tuple[Array, int, int]:
+    """A matrix as cuBLAS takes it, whether transposed, and the elements from row to row.
+
+    Raises:
+        NotImplementedError: a copy has to be made, in memory that a graph could not rely on.
+    """
     if _by_rows(x):
         return x, 0, _step(x)
     if _by_rows(x.T):
         return x, 1, _step(x.T)
-    x = xp.ascontiguousarray(x)
+    if team.gemm is not None:
+        raise NotImplementedError(
+            "a graph reads operands where they lie, and this one has to be copied"
+        )
+    x = team.xp.ascontiguousarray(x)
     return x, 0, _step(x)
 
 

@@ -9,7 +9,7 @@ rounded once, and the first chunk is small, since nothing hides its copies.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.arrays.pulling import Fetch, arrivals
+from magmadnn.dmath.arrays.pulling import Fetch, Room, arrivals, place, places_of, room_of
 from magmadnn.dmath.arrays.team import Array, Team, is_half
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -28,6 +29,8 @@ from magmadnn.dmath.products.plans import ProductPlan, c_stays
 SHORTEST = 512  # piece of the axis of sums that a product of its own pays for
 MOST_TERMS = 16  # products of a worker for each worker
 FIRST = 1024  # columns of the first chunk; each has twice those of the one before
+MOST_ROOM = 1 << 28  # bytes of blocks that come; the host has time where there are more
+MOST_NARROWED = 1 << 30  # bytes of a rounded operand on a worker that are kept for the next product
 
 
 def can_pipeline(
@@ -177,12 +180,28 @@ def _terms_of(a: Layout, b: Layout, plan: ProductPlan, rank: int, ring: tuple[in
 
 def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
     """Terms of own blocks first, then those of blocks that come, in the order in which they come."""
-    team, peers = a.team, a.team.peers
-    assert peers is not None
+    team = a.team
     steps = _terms_of(a.layout, b.layout, plan, team.rank, team.ring)
-    fetches = Fetch(_narrowed(a, how), plan.a), Fetch(_narrowed(b, how), plan.b)
+    left, right = _operands(a, b, how)
     made = {n: team.xp.empty((rows, width), how.sums) for n, rows, width in steps.blocks}
     team.count.planned_bytes += steps.incoming * how.operand.itemsize
+
+    def phase(fetches: tuple[Fetch, Fetch]) -> Callable[[], None]:
+        return lambda: _multiply_terms(team, steps, fetches, made, how)
+
+    _phase(left, right, plan, ("terms", how), made, phase)
+    return Parts(team, plan.c, how.sums, made)
+
+
+def _multiply_terms(
+    team: Team,
+    steps: _Terms,
+    fetches: tuple[Fetch, Fetch],
+    made: dict[int, Array],
+    how: Arithmetic,
+) -> None:
+    peers = team.peers
+    assert peers is not None
     peers.begin()
     marks: dict[tuple[int, int], Any] = {}
     for which, block in steps.brought:
@@ -197,7 +216,41 @@ def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
     for block in steps.empty:
         made[block][...] = 0
     peers.end()
-    return Parts(team, plan.c, how.sums, made)
+
+
+def _phase(
+    a: Parts,
+    b: Parts,
+    plan: ProductPlan,
+    kind: Hashable,
+    made: dict[int, Array],
+    phase: Callable[[tuple[Fetch, Fetch]], Callable[[], None]],
+) -> None:
+    """Copies and products between two meetings: launched as a graph where they have been before.
+
+    Args:
+        a: the left operand, in the dtype that is multiplied.
+        b: the right one.
+        plan: where their blocks go.
+        kind: what else the phase depends on.
+        made: the blocks of C.
+        phase: what is done, with the blocks that come.
+    """
+    team, replays = a.team, a.team.replays
+    room: Room | None = None
+    if replays is not None and replays.usable(team):
+        needed = room_of(a, plan.a) + room_of(b, plan.b)
+        room = Room(team, needed) if needed <= MOST_ROOM else None
+    if room is None:
+        phase((Fetch(a, plan.a), Fetch(b, plan.b)))()
+        return
+    own = tuple(place(x) for x in (room.memory, *made.values()))
+    mine = tuple(place(block) for x in (a, b) for block in x.blocks.values())
+    theirs = places_of(a), places_of(b)
+    key = (kind, plan, a.layout, b.layout, own, mine, theirs)
+    if not replays.launched(team, key):
+        fetches = Fetch(a, plan.a, room=room), Fetch(b, plan.b, room=room)
+        replays.run(team, key, phase(fetches))
 
 
 def _turned(layout: Layout) -> Layout:
@@ -207,27 +260,42 @@ def _turned(layout: Layout) -> Layout:
 def _by_columns(
     a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], turned: bool
 ) -> Parts:
-    team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
-    assert team.peers is not None
+    team = a.team
     rounded = plan.whole and dtype in (how.sums, how.operand)  # by the library
     kind = dtype if rounded else how.sums
-    fetch_a = Fetch(_narrowed(a, how), plan.a)
-    fetch_b = Fetch(_narrowed(b, how), plan.b)
     made: dict[int, Array] = {}
     for block in plan.c.held[team.rank]:
         rows, width = (high - low for low, high in plan.c.boxes[block])
         made[block] = (
             team.xp.empty((width, rows), kind).T if turned else team.xp.empty((rows, width), kind)
         )
-    tasks: dict[int, list[tuple[int, int]]] = {}
-    for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
-        tasks.setdefault(j, []).append((i, l))
     team.count.planned_bytes += (
         _incoming(a.layout, b.layout, plan, team.rank) * how.operand.itemsize
     )
-    team.peers.begin()
+
+    def phase(fetches: tuple[Fetch, Fetch]) -> Callable[[], None]:
+        return lambda: _multiply_columns(team, plan, fetches, made, how)
+
+    _phase(*_operands(a, b, how), plan, ("columns", how, kind), made, phase)
+    return Parts(team, plan.c, kind, made)
+
+
+def _multiply_columns(
+    team: Team,
+    plan: ProductPlan,
+    fetches: tuple[Fetch, Fetch],
+    made: dict[int, Array],
+    how: Arithmetic,
+) -> None:
+    peers, depth, columns = team.peers, plan.a.grid[1], plan.b.grid[1]
+    assert peers is not None
+    fetch_a, fetch_b = fetches
+    tasks: dict[int, list[tuple[int, int]]] = {}
+    for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
+        tasks.setdefault(j, []).append((i, l))
+    peers.begin()
     fetch_a.copy(own=False)
-    came = team.peers.mark()
+    came = peers.mark()
     fetch_a.copy_own()  # beside what comes
     steps = []
     for j in tasks:
@@ -237,10 +305,10 @@ def _by_columns(
         for last in _chunks(plan.b.cuts[1][j], plan.b.cuts[1][j + 1]):
             for l in depths:  # noqa: E741
                 fetch_b.copy(l * columns + j, last)
-            steps.append((j, last, team.peers.mark()))
-    team.peers.wait(came)
+            steps.append((j, last, peers.mark()))
+    peers.wait(came)
     for j, (low, high), mark in steps:
-        team.peers.wait(mark)
+        peers.wait(mark)
         start, begun = plan.b.cuts[1][j], set[int]()
         for i, l in tasks[j]:  # noqa: E741
             block = i * columns + j
@@ -252,16 +320,42 @@ def _by_columns(
     for block, array in made.items():
         if block not in done:
             array[...] = 0
-    team.peers.end()
-    return Parts(team, plan.c, kind, made)
+    peers.end()
 
 
-def _narrowed(x: Parts, how: Arithmetic) -> Parts:
-    """The array with its blocks rounded to the operands' dtype, where they lie."""
+def _operands(a: Parts, b: Parts, how: Arithmetic) -> tuple[Parts, Parts]:
+    """Both as they are multiplied; one that stands on both sides is rounded once."""
+    left = _narrowed(a, how, 0)
+    if b.data is a.data and (b.view, b.layout) == (a.view, a.layout):
+        return left, left
+    return left, _narrowed(b, how, 1)
+
+
+def _narrowed(x: Parts, how: Arithmetic, side: int) -> Parts:
+    """The array with its blocks rounded to the operands' dtype, where they lie.
+
+    The copies of the last products are written again, so that workers do not have to tell each other where
+    they lie, for which hosts would wait. Nobody reads them any more where a phase has ended.
+    """
     if x.dtype == how.operand:
         return x
-    blocks = {n: block.astype(how.operand) for n, block in x.blocks.items()}
-    return Parts(x.team, x.layout, how.operand, blocks)
+    kept, turned = x.team.narrowed, x.view.endswith("T")
+    key = (x.layout, how.operand, turned, side)
+    made: Parts | None = kept.pop(key, None)
+    if made is None:
+        while len(kept) > 1:
+            del kept[next(iter(kept))]
+        made = Parts(x.team, x.layout, how.operand, {})
+        for n, block in x.blocks.items():
+            shape = block.shape[::-1] if turned else block.shape
+            array = x.team.xp.empty(shape, how.operand)
+            made.blocks[n] = array.T if turned else array
+    if x.layout.most * how.operand.itemsize <= MOST_NARROWED:
+        kept[key] = made
+    for n, block in x.blocks.items():
+        into = made.blocks[n]
+        cast(x.team.xp, *((into.T, block.T) if turned else (into, block)))
+    return made
 
 
 @lru_cache(maxsize=512)
