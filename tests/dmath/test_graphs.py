@@ -229,6 +229,45 @@ def test_another_layout_at_the_same_place_has_another_graph() -> None:
     assert on_workers(2, one) == [True, True]
 
 
+def test_other_owners_at_the_same_places_have_another_graph() -> None:
+    """Blocks of the same sizes and orders at the same addresses; the upper half is worker 1's now."""
+    rows, columns = resolved("rows", 2)[0], resolved("columns", 2)[0]
+    half = N // 2
+    turned = resolve(Blocks(cuts=((0, half, N), (0, N)), owners=[[1], [0]]), (N, N), 2)
+    x, y = matrix(1), matrix(2)
+
+    def one(team: Team) -> bool:
+        a, b = placed_parts(team, x, rows), placed_parts(team, y, columns)
+        for _ in range(3):
+            check(product(b, a, rows), y @ x)
+        place = a.blocks[team.rank].data.ptr
+        del a
+        gc.collect()
+        a = placed_parts(team, x, turned)
+        for _ in range(3):
+            check(product(b, a, rows), y @ x)
+        return next(iter(a.blocks.values())).data.ptr == place
+
+    assert on_workers(2, one) == [True, True]
+
+
+def test_another_arithmetic_has_another_graph() -> None:
+    lies = resolved("rows", 2)
+    x, y = matrix(1), matrix(2)
+
+    def one(team: Team) -> list[int]:
+        a, b = placed_parts(team, x, lies[0]), placed_parts(team, y, lies[1])
+        computed = team.xp.cuda.cublas.computed
+        for _ in range(3):
+            for kind in ("float32", "TF32"):
+                computed.clear()
+                check(product(a, b, lies[2], kind), x @ y)
+                assert set(computed) == {68 if kind == "float32" else 77}
+        return team.total().graphs_made
+
+    assert on_workers(2, one) == [2, 2]
+
+
 def test_a_layout_changed_by_remap_and_back_is_right() -> None:
     rows, columns = resolved("rows", 3)[0], resolved("columns", 3)[0]
     x, y = matrix(1), matrix(2)

@@ -1,4 +1,4 @@
-"""Streams that are captured while they are given copies and products: graphs of CUDA, launched in one call."""
+"""Streams that are captured while they are given copies and products: CUDA graphs, launched in one call."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
     by copies, on the worker that has most; bringing the result to where it goes is counted too.
     """
     bringing, workers = [traffic(a, plan.a), traffic(b, plan.b)], range(a.workers)
-    meetings = 4 * (a.workers - 1)  # twice a count is written for each other worker, and waited for
+    meetings = 2 * 3  # each time an event, a wait for it, and the flags
     fine = _cut_as_they_lie(a, b, plan) if any(table.any() for table in bringing) else None
     chunks, calls = 1, 0
     if any(table.any() for table in bringing):
@@ -83,7 +83,7 @@ def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
         if fine is None:
             chunks = max(len(_chunks(*cut)) for cut in pairwise(plan.b.cuts[1]))
     products = [sum(1 for _ in (fine or plan).tasks(w)) for w in workers]
-    copies = [sum(int((table[:, w] > 0).sum()) for table in bringing) for w in workers]
+    copies = [_copies(a, (fine or plan).a, w) + _copies(b, (fine or plan).b, w) for w in workers]
     calls += chunks * max(p + c for p, c in zip(products, copies, strict=True))
     result = traffic(plan.c, plan.target)
     if result.any():
@@ -92,6 +92,12 @@ def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
             4 if plan.c.partial else 1
         )  # terms are packed, sent and added
     return calls
+
+
+def _copies(lies: Layout, to: Layout, worker: int) -> int:
+    """How many boxes come to a worker, its own that have to be copied among them."""
+    steps = arrivals(lies, to, worker, tuple(range(lies.workers)), True).steps
+    return sum(len(one) for one in steps.values())
 
 
 def _cut_as_they_lie(a: Layout, b: Layout, plan: ProductPlan) -> ProductPlan | None:
@@ -245,9 +251,7 @@ def _phase(
         phase((Fetch(a, plan.a), Fetch(b, plan.b)))()
         return
     own = tuple(place(x) for x in (room.memory, *made.values()))
-    mine = tuple(place(block) for x in (a, b) for block in x.blocks.values())
-    theirs = places_of(a), places_of(b)
-    key = (kind, plan, a.layout, b.layout, own, mine, theirs)
+    key = (kind, plan, a.layout, b.layout, own, places_of(a), places_of(b))
     if not replays.launched(team, key):
         fetches = Fetch(a, plan.a, room=room), Fetch(b, plan.b, room=room)
         replays.run(team, key, phase(fetches))
