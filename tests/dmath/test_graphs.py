@@ -12,6 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import magmadnn as md
+from magmadnn.backends.cuda import device_count
 from magmadnn.comm import SimulatedCommunicator, simulate
 from magmadnn.dmath import Blocks, Columns, Layout, Rows, cyclic
 from magmadnn.dmath.arrays import casting
@@ -473,3 +475,34 @@ def test_rates_are_those_of_calls_not_of_graphs() -> None:
         assert team.replays is replays and len(replays) == 0
 
     simulate(2, one)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("kind", KINDS)
+def test_graphs_on_two_gpus(kind: str) -> None:
+    """Values that change, an operand that is made anew: the bits of products without graphs."""
+    storage, compute, _ = KINDS[kind]
+    draw = np.random.default_rng(0)
+    x, y, z = (draw.standard_normal((2100, 2100)).astype(np.float32) for _ in range(3))
+    with md.workers(2) as workers:
+        w = md.dmath.distributed(workers, device="cuda")
+        found, launches = [], []
+        for on in (False, True):
+            w._ask("graphs", on=on)
+            bits = []
+            A, B = (w.array(one, layout=Rows()).astype(storage) for one in (x, y))
+            for turn in range(9):
+                C = md.dmath.matmul(A, B, layout=Rows(), compute=compute)
+                if turn in (0, 4, 8):
+                    bits.append(np.asarray(C).tobytes())
+                if turn == 3:
+                    A += 1
+                if turn == 4:
+                    del B
+                    B = w.array(z, layout=Rows()).astype(storage)
+            found.append(bits)
+            launches.append(w.counters()["graph_launches"])
+        assert found[0] == found[1]
+        assert launches[0] == 0 < launches[1]
+        assert w.counters()["graph_failures"] == 0
