@@ -222,19 +222,27 @@ class Blas:
 
     def __init__(self) -> None:
         self.cublasGemmEx = Gemm()
-        self.workspace = 0
+
+    def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:
+        assert handle.value == 11
+        self.cublasGemmEx.stream, self.cublasGemmEx.has_room = stream.value, False
+        return 0
 
     def cublasSetWorkspace_v2(self, handle: Any, place: Any, size: Any) -> int:
         assert handle.value == 11 and place.value and size.value == 32 << 20
+        self.cublasGemmEx.has_room = True
         return 0
 
 
 class Gemm:
     argtypes: Any = ()
     status = 0
+    stream: int | None = None
+    has_room = False  # a workspace of ours, which setting a stream takes away
 
     def __call__(self, handle: int, *words: int) -> int:
         assert handle == 11 and captured and len(self.argtypes) == 19
+        assert self.stream == Stream.ptr and self.has_room
         captured[0].append(lambda: multiplied.append(words))
         return self.status
 

@@ -51,9 +51,10 @@ class Captured:
             RuntimeError, NotImplementedError: something in it cannot be captured.
         """
         with self._stream:
-            # CuPy gives the handle the current stream, then and with each call outside of graphs, and with
-            # it the library's own workspace.
+            # With each call outside of graphs CuPy gives the handle the current stream, and with it the
+            # library's own workspace.
             handle = self._cupy.cuda.device.get_cublas_handle()
+            self._called("cublasSetStream_v2", _POINTER(handle), _POINTER(int(self._stream.ptr)))
             self._called(
                 "cublasSetWorkspace_v2",
                 _POINTER(handle), _POINTER(int(self._room.data.ptr)), ctypes.c_size_t(self.nbytes),
