@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from magmadnn.comm import Communicator, world
+from magmadnn.comm import Communicator
 from magmadnn.comm.job import ranks_of_job
 from magmadnn.errors import ArgumentError, UnknownNameError
 
@@ -32,7 +32,9 @@ class DataParallel(TrainingWay):
 
     Args:
         communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
-        shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
+        shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits. None:
+            as many as the training had that a checkpoint of this `fit` goes on from, if there are not more
+            ranks; else 8, or one for each of more ranks.
         shard: "optimiser": each rank keeps moments and sums of gradients of its parameters only, whole ones,
             shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same. On GPUs
             each rank has an equal part of each moment, and BatchNorm looks at the whole batch.
@@ -63,14 +65,14 @@ class DataParallel(TrainingWay):
         self,
         communicator: Communicator | None = None,
         *,
-        shards: int = SHARDS,
+        shards: int | None = None,
         shard: Literal["optimiser", "parameters"] | None = None,
         sync: bool = False,
         wire: Literal["bfloat16"] | None = None,
         computed: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__(communicator, computed=computed)
-        if not is_whole(shards, 1):
+        if shards is not None and not is_whole(shards, 1):
             raise ArgumentError(
                 f"DataParallel: shards must be a whole number of at least 1, got {shards!r}"
             )
@@ -95,7 +97,8 @@ class DataParallel(TrainingWay):
                 f"DataParallel: with {other} what ranks send is not rounded: leave wire={wire!r} out"
             )
         self.wire = wire
-        self.shards, self.shard, self.sync, self.parts = shards, shard, sync, shards
+        self._asked, self._taken = shards, shards  # by whoever made it, and in use
+        self.shard, self.sync = shard, sync
         self._is_on_gpu = False
 
     def __repr__(self) -> str:
@@ -103,7 +106,31 @@ class DataParallel(TrainingWay):
             return "DataParallel(sync=True)"
         shard = "" if self.shard is None else f", shard={self.shard!r}"
         wire = "" if self.wire is None else f", wire={self.wire!r}"
-        return f"DataParallel(shards={self.shards}{shard}{wire})"
+        return f"DataParallel({self._shown_shards}{shard}{wire})"
+
+    @property
+    def _shown_shards(self) -> str:
+        known = self._taken is not None or self.communicator is not None
+        return f"shards={self.shards if known else None}"
+
+    @property
+    def shards(self) -> int:
+        """Parts of a batch, on CPUs."""
+        return self._taken or max(SHARDS, self.workers().size)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a batch, of which each rank computes some."""
+        return self.workers().size if self._is_on_gpu else self.shards
+
+    def goes_on_with(self, shards: int | None) -> None:
+        """Take the number of shards of a training that goes on, where none was given."""
+        if self._taken is None:
+            fits = shards is not None and shards >= self.workers().size
+            self._taken = shards if fits else self.shards
+
+    def _told(self, name: str) -> Any:
+        return self._asked if name == "shards" else super()._told(name)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -120,7 +147,6 @@ class DataParallel(TrainingWay):
                 f"DataParallel: wire={self.wire!r} is for gradients among GPUs, and the model is on the CPU: "
                 'leave it out, or make the model with device="cuda"'
             )
-        self.parts = self.workers().size if self._is_on_gpu else self.shards
 
     def step_class(self) -> Callable[..., RanksStep]:
         """What computes and shares gradients."""
@@ -169,7 +195,7 @@ def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
         ArgumentError: if it is told something else.
     """
     if parallel is None and is_launched():
-        return DataParallel(shards=max(SHARDS, world().size))
+        return DataParallel()
     if parallel is None or parallel is False:
         return None
     if isinstance(parallel, TrainingWay):

@@ -32,7 +32,7 @@ class ParameterServer(DataParallel):
     travelling: ClassVar[tuple[str, ...] | None] = ("shards",)
 
     def __repr__(self) -> str:
-        return f"ParameterServer(shards={self.shards})"
+        return f"ParameterServer({self._shown_shards})"
 
     def step_class(self) -> type[ParallelStep]:
         """What computes and shares gradients."""

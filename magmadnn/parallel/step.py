@@ -46,9 +46,13 @@ _HEAD = 4  # failures, weight, rows, weight * loss: what the small vector begins
 class Way(Protocol):
     """How ranks share the work: what a step asks of `DataParallel`."""
 
-    parts: int
     computed: Callable[[Any], None] | None
     wire: Literal["bfloat16"] | None
+
+    @property
+    def parts(self) -> int:
+        """Parts of a batch, of which each rank computes some."""
+        ...
 
     def workers(self) -> Communicator:
         """The ranks that train."""

@@ -64,8 +64,20 @@ class TrainingWay(ABC):
                 f"fit: {type(self).__name__}{reason} cannot travel to the workers of md.workers: give "
                 "DataParallel, ModelParallel, Hybrid or Pipeline, or run the script by magmadnn launch"
             )
-        given = {name: getattr(self, name) for name in self.travelling}
+        given = {name: self._told(name) for name in self.travelling}
         return {"way": type(self).__name__, "arguments": given}
+
+    def _told(self, name: str) -> Any:
+        """An argument as it was given."""
+        return getattr(self, name)
+
+    def goes_on_with(self, shards: int | None) -> None:
+        """Be told, before the first step, of how many shards the training is that this one goes on from.
+
+        Args:
+            shards: as the checkpoint says; None if there is none.
+        """
+        return
 
     @classmethod
     def of_record(cls, arguments: dict[str, Any], communicator: Communicator) -> TrainingWay:

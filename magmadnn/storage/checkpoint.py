@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ from .formats.tensor_file import (
     tensors_from_bytes,
     tensors_to_bytes,
 )
+from .pieces import PIECES, ReadParts, are_whole, pieces_of
 
 Expected = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 """Tensor name -> the shape and dtype that it must have."""
@@ -67,6 +69,7 @@ _DOCUMENT = Fields(
         "tensors": Table(Fields({"dtype": Text(40), "shape": Many(Whole(0, 2**63 - 1), most=64)})),
         "record": _FIELDS,
     },
+    {"pieces": PIECES},
     others=Anything(),
 )
 _POINTER = Fields(
@@ -117,6 +120,7 @@ def save_state(
         name: {"dtype": array.dtype.name, "shape": list(array.shape)}
         for name, array in state.tensors.items()
     }
+    values = tensors_to_bytes(state.tensors)
     document = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -125,10 +129,12 @@ def save_state(
         "tensors": arrays,
         "record": record,
     }
+    if step is not None:
+        document["pieces"] = pieces_of(values)
     text = encode(document)
     if (found := excess(text, JSON_BYTES)) is not None:
         raise ArgumentError(f"record: expected {found}")
-    files = {_TENSORS: tensors_to_bytes(state.tensors), _RECORD: text}
+    files = {_TENSORS: values, _RECORD: text}
     write_folder(folder, files, replace=replace)
 
 
@@ -215,14 +221,33 @@ class CheckpointStore:
         self._prune(step, best_step, 1 if self.begins_anew else self.KEPT)
         self.begins_anew = False
 
-    def latest(self, expect: Expected | None = None) -> State | None:
+    def latest(
+        self, expect: Expected | None = None, read_parts: ReadParts | None = None
+    ) -> State | None:
         """The newest checkpoint that is whole, or None if the run has none yet.
+
+        Args:
+            expect: as for `load_state`.
+            read_parts: what reads and checks the arrays of a folder whose record has the digests of their
+                pieces, for ranks that share that; where it gives None they are read here.
 
         Raises:
             CheckpointError: there are checkpoints, but none is whole; or it is not what is expected.
             FileError: they cannot be read.
         """
-        return self._newest(self._steps, self._pointed_to("step"), expect)
+        return self._newest(self._steps, self._pointed_to("step"), expect, read_parts)
+
+    def latest_record(self) -> dict[str, Any]:
+        """The record of the newest checkpoint whose record is whole, no arrays read; nothing if none is."""
+        with suppress(FileError):
+            for step in self._steps():
+                with suppress(FileError):
+                    document = _decode_record(
+                        read_folder(self._path(step), (_RECORD,))[_RECORD], self._path(step)
+                    )
+                    record: dict[str, Any] = from_plain(document["record"])
+                    return record
+        return {}
 
     def best(self, expect: Expected | None = None) -> State | None:
         """The newest whole checkpoint that was saved with `best=True`, or None if there is none.
@@ -234,7 +259,11 @@ class CheckpointStore:
         return self._newest(self._best_steps, self._pointed_to("best"), expect)
 
     def _newest(
-        self, candidates: Callable[[], list[int]], promised: int | None, expect: Expected | None
+        self,
+        candidates: Callable[[], list[int]],
+        promised: int | None,
+        expect: Expected | None,
+        read_parts: ReadParts | None = None,
     ) -> State | None:
         """The first of the candidates that is whole; `promised` is the one that should be there."""
         steps, failure = candidates(), None
@@ -243,16 +272,20 @@ class CheckpointStore:
                 promised, f"{shown(self._path(promised))}: is missing or damaged"
             )
         for step in steps:
+            path = self._path(step)
             try:
-                files = _read(self._path(step))
+                found = None if read_parts is None else _read_by(read_parts, path)
+                files = _read(path) if found is None else {}
             except FileError as error:
                 failure = self._pass_over(step, str(error), failure)
                 continue
             if failure:
                 self._note(f"using the checkpoint of step {step}")
-            return _decode(files, self._path(step), expect)
+            if found is not None:
+                return _state_of(*found, path, expect)
+            return _decode(files, path, expect)
         if steps != candidates():  # a training at work has saved and removed some meanwhile
-            return self._newest(candidates, None, expect)
+            return self._newest(candidates, None, expect, read_parts)
         if failure:
             raise failure
         return None
@@ -327,8 +360,25 @@ def _read(path: Path) -> dict[str, bytes]:
 def _decode(files: Mapping[str, bytes], path: Path, expect: Expected | None) -> State:
     """The state in files whose checksums are right."""
     document = _decode_record(files[_RECORD], path)
+    found = tensors_from_bytes(files[_TENSORS], shown(path / _TENSORS))
+    return _state_of(document, found, path, expect)
+
+
+def _read_by(read_parts: ReadParts, path: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:
+    """The record and the arrays, which several readers have checked; None where they cannot."""
+    document = _decode_record(read_folder(path, only=(_RECORD,))[_RECORD], path)
+    pieces = document.get("pieces")
+    if pieces is None or not are_whole(pieces):
+        return None
+    found = read_parts(path, _TENSORS, pieces)
+    return None if found is None else (document, found)
+
+
+def _state_of(
+    document: dict[str, Any], found: dict[str, Array], path: Path, expect: Expected | None
+) -> State:
+    """The state of a record and its arrays."""
     where = shown(path / _TENSORS)
-    found = tensors_from_bytes(files[_TENSORS], where)
     listed = document["tensors"]
     actual = {
         name: {"dtype": array.dtype.name, "shape": list(array.shape)}

@@ -162,6 +162,18 @@ def read_folder(
         return _read(_find(target), only)
 
 
+def folder_entries(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the manifest of a folder says of its files: name -> `bytes` and `sha256`; no file is read.
+
+    Raises:
+        CheckpointError: no manifest, or a damaged one.
+        FileError: it is not there or cannot be read.
+    """
+    target = _real(path)
+    with worded("cannot read", target):
+        return _read_manifest(target)
+
+
 def remove_folder(path: str | os.PathLike[str]) -> None:
     """Removes a folder of files: in one step for readers, then file by file.
 

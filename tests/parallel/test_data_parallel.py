@@ -214,7 +214,7 @@ def test_differing_ranks_are_refused() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(ArgumentError, match="9 ranks cannot share shards=8: give shards=9"):
-        simulate(9, trained)
+        simulate(9, lambda comm: trained(comm, shards=8))
     with pytest.raises(ArgumentError, match="mixed_fp16"):
         simulate(1, lambda comm: trained(comm, lambda: network(precision="mixed_fp16")))
     for wrong in (0, 2.5, True):
@@ -252,21 +252,28 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(tmp_path: Any) -> None:
         assert simulate(then, lambda comm, f=folder: run(comm, f, False)) == [whole] * then
 
 
-def test_another_number_of_shards_is_named_with_the_way_out(tmp_path: Path) -> None:
-    """Nine ranks have nine shards by default, and four of them eight: the checkpoint says how they go on."""
+def test_a_checkpoint_of_more_than_eight_ranks_goes_on_with_any_fewer(tmp_path: Path) -> None:
+    """Nine ranks have nine shards by default; three that go on with theirs take as many by themselves."""
 
-    def run(comm: Communicator, shards: int, epochs: int) -> str:
-        kept = [md.callbacks.Checkpoint(tmp_path, signals=False)]
-        return trained(comm, callbacks=kept, shards=shards, epochs=epochs)[0]
+    def run(comm: Communicator, folder: str, epochs: int, shards: int | None = None) -> Any:
+        kept = [md.callbacks.Checkpoint(tmp_path / folder, signals=False)]
+        way = md.parallel.DataParallel(comm, shards=shards)
+        model = noisy()
+        model.fit(X, Y, batch_size=32, epochs=epochs, verbose=False, callbacks=kept, parallel=way)
+        return sha(model), way.shards
 
-    simulate(9, run, 9, 1)
+    whole = simulate(1, lambda comm: trained(comm, shards=9, epochs=2)[0])
+    for folder, ranks in (("three", 3), ("nine", 9), ("one", 1)):
+        simulate(9, run, folder, 1)
+        assert simulate(ranks, run, folder, 2) == [(whole[0], 9)] * ranks
+    simulate(9, run, "kept", 1)
     with pytest.raises(
         CheckpointError,
         match=r"up to 9 ranks go on with parallel=md.parallel.DataParallel\(shards=9",
     ):
-        simulate(4, run, 8, 2)
-    whole = simulate(1, lambda comm: trained(comm, shards=9, epochs=2)[0])
-    assert simulate(4, run, 9, 2) == whole * 4
+        simulate(4, run, "kept", 2, 8)
+    with pytest.raises(CheckpointError, match="shards is 10, in the checkpoint 9; up to 9 ranks"):
+        simulate(10, run, "kept", 2)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 11])

@@ -90,7 +90,7 @@ PYTHON: dict[str, PythonCase] = {
         "DataParallel: communicator must be one of md.comm, got int",
     ),
     "ranks: more than shards": (
-        lambda p: shared(9),
+        lambda p: shared(9, way=lambda comm: md.parallel.DataParallel(comm, shards=8)),
         ArgumentError,
         "~rank . of 9: DataParallel: 9 ranks cannot share shards=8: give shards=9, or fewer ranks",
     ),

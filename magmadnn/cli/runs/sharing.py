@@ -8,17 +8,16 @@ from typing import Any
 from magmadnn.cli.console import Console
 from magmadnn.comm import world
 from magmadnn.parallel import DataParallel, Hybrid, ModelParallel, Pipeline, plan
-from magmadnn.parallel.way import SHARDS, TrainingWay
+from magmadnn.parallel.way import TrainingWay
 from magmadnn.training import Model
 
-# made for a number of shards
-_WAYS: dict[str, Callable[[int], TrainingWay]] = {
-    "data": lambda shards: DataParallel(shards=shards),
-    "optimiser": lambda shards: DataParallel(shards=shards, shard="optimiser"),
-    "parameters": lambda shards: DataParallel(shards=shards, shard="parameters"),
-    "model": lambda shards: ModelParallel(),
-    "hybrid": lambda shards: Hybrid(),
-    "pipeline": lambda shards: Pipeline(),
+_WAYS: dict[str, Callable[[], TrainingWay]] = {
+    "data": DataParallel,
+    "optimiser": lambda: DataParallel(shard="optimiser"),
+    "parameters": lambda: DataParallel(shard="parameters"),
+    "model": ModelParallel,
+    "hybrid": Hybrid,
+    "pipeline": Pipeline,
 }
 PARALLEL = (*_WAYS, "auto")
 _SAMPLES = 8  # that say what data looks like
@@ -39,4 +38,4 @@ def way_of(
         )  # fmt: skip
         say(f"\npredictions for a step of {batch_size} rows on {size} workers\n{found}\n")
         return found.way
-    return _WAYS[name](max(SHARDS, size))
+    return _WAYS[name]()

@@ -118,19 +118,40 @@ def tensors_from_bytes(data: bytes, where: str) -> dict[str, Array]:
     return tensors
 
 
-def check_header(data: bytes, where: str) -> None:
-    """Checks everything that the header says before anything is done with it.
+def tensors_within(data: Array, where: str) -> dict[str, Array]:
+    """The arrays of a safetensors file that lies in memory as uint8 [size]; they share that memory.
+
+    Raises:
+        CheckpointError: as `tensors_from_bytes`.
+    """
+    tensors, begin = {}, 8 + int.from_bytes(bytes(data[:8]), "little")
+    for name, entry in check_header(data, where).items():
+        dtype, (first, last) = dtype_of(_DTYPES[entry["dtype"]]), entry["data_offsets"]
+        values = data[begin + first : begin + last]
+        if dtype == np.bool_ and (values > 1).any():
+            raise CheckpointError(
+                f"{where}: tensor {quoted(name)}: a bool must be stored as 0 or 1"
+            )
+        array = values.view(dtype)
+        array = array if array.flags.aligned else array.copy()
+        array = array if sys.byteorder == "little" else array.byteswap()
+        tensors[name] = array.reshape(entry["shape"])
+    return tensors
+
+
+def check_header(data: bytes | Array, where: str) -> dict[str, Any]:
+    """Checks everything that the header says before anything is done with it; its entries by name.
 
     Raises:
         CheckpointError: a length, name, dtype, shape or byte range that cannot be.
     """
-    size = int.from_bytes(data[:8], "little")
+    size = int.from_bytes(bytes(data[:8]), "little")
     if len(data) < 8 or size > min(HEADER_BYTES, len(data) - 8):
         raise CheckpointError(
             f"{where}: expected a safetensors header of at most {max(0, len(data) - 8)} bytes, got "
             f"{size}; the file is truncated or foreign"
         )
-    header = decode(data[8 : 8 + size], f"{where} (header)", HEADER_BYTES)
+    header = decode(bytes(data[8 : 8 + size]), f"{where} (header)", HEADER_BYTES)
     _check_metadata(header.pop("__metadata__", {}), where)
     ranges = sorted(_byte_range(name, entry, where) for name, entry in header.items())
     end = 0
@@ -146,6 +167,7 @@ def check_header(data: bytes, where: str) -> None:
             f"{where}: expected {end} bytes of values, got {len(data) - 8 - size}; the file is "
             "truncated or has something appended"
         )
+    return header
 
 
 def _byte_range(name: str, entry: Any, where: str) -> tuple[int, int, str]:

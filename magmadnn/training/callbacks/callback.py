@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from magmadnn.errors import ArgumentError, NumericError
@@ -68,6 +69,10 @@ class Callback:
     def forgives(self, fit: Fit, error: NumericError) -> bool:
         """Whether a loss that is not finite only ends this training, in place of raising the error."""
         return False
+
+    def saved_run(self) -> Mapping[str, Any]:
+        """What the training is known by that this callback will go on from; nothing if there is none."""
+        return {}
 
     def saved(self, fit: Fit) -> State | None:
         """What training is to go on from, asked when all callbacks have begun; None for no such thing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,15 @@ class Checkpoint(Callback):
     def saved(self, fit: Fit) -> State | None:
         """The newest checkpoint, if training is to go on from it."""
         fit.note_identity()
-        state = self.store.latest() if self.resume else None
+        state = self.store.latest(read_parts=fit.read_parts) if self.resume else None
         if state is not None:
             self._saved_step = state.record.get("steps", -1)
         return state
+
+    def saved_run(self) -> Mapping[str, Any]:
+        """Of the newest checkpoint, if training is to go on from it."""
+        run = (self.store.latest_record() if self.resume else {}).get("run", {})
+        return run if isinstance(run, Mapping) else {}
 
     def batches(self, fit: Fit) -> int | None:
         """Up to the next save by number of steps; time and signals can wait for a slice."""

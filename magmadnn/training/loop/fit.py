@@ -15,6 +15,7 @@ from magmadnn.optim import Step, StepSlices
 from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.runtime.agreement import agreement
 from magmadnn.storage.checkpoint import State
+from magmadnn.storage.pieces import ReadParts
 from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
 from magmadnn.training.objective.objective import Objective
@@ -73,6 +74,8 @@ class Fit:
         tells_end: whether it says that a training that was resumed has nothing left to do.
         room: what steps take, and may take.
         completed: whether it has come to its end, where it was to stop or not, without an error.
+        bytes_read: of checkpoints' values that this rank has read, where ranks go on from them together.
+        read_parts: what reads them, while callbacks are asked for them.
     """
 
     def __init__(
@@ -118,6 +121,8 @@ class Fit:
         self._ended = 0.0  # when the last slice did, in seconds
         self._rates = Rates(self)
         self.room = StepRoom(memory_limit)
+        self.bytes_read = 0
+        self.read_parts: ReadParts | None = None
 
     def stop(self, reason: str, *, goes_on: bool = False) -> None:
         """End training after the current batch; `history.stopped` gets the reason.
@@ -198,8 +203,9 @@ class Fit:
 
     def _saved(self) -> Iterable[State]:
         """What training is to go on from."""
-        found = (s for callback in self.callbacks if (s := callback.saved(self)) is not None)
-        return found if self._together is None else self._together.shared(list(found))
+        if self._together is not None:
+            return self._together.saved(self)
+        return (s for callback in self.callbacks if (s := callback.saved(self)) is not None)
 
     @property
     def goes_further(self) -> bool:

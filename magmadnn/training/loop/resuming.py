@@ -250,13 +250,19 @@ def _check_identity(fit: Fit, saved: Mapping[str, str]) -> None:
         shards = saved.get(_SHARDS, "")
         if _SHARDS in own and own[_SHARDS] != shards and shards.isdecimal():
             more += (
-                f"; up to {shards} ranks go on with parallel=md.parallel.DataParallel(shards={shards}): by "
-                "default ranks have 8 shards, more than 8 ranks as many as they are"
+                f"; up to {shards} ranks go on with parallel=md.parallel.DataParallel(shards={shards}), or "
+                "DataParallel(), which takes as many as the checkpoint has"
             )
         raise CheckpointError(
             f"checkpoint: is of another training: {'; '.join(found[:3])}{more}; give what it was saved with "
             "(epochs and callbacks may differ), another folder, or resume=False to start over"
         )
+
+
+def shards_of(run: Mapping[str, Any]) -> int | None:
+    """Of how many shards a training is, by what it is known by; None if it has none."""
+    text = str(run.get(_SHARDS, ""))
+    return int(text) if text.isdecimal() and 0 < len(text) < 10 else None
 
 
 def _shown(text: str) -> str:

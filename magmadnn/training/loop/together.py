@@ -21,7 +21,8 @@ from magmadnn.runtime.variables import tensor_of
 from magmadnn.storage.checkpoint import State
 
 from .own_rows import OwnRows
-from .resuming import saved_settings, set_only, settings_of
+from .resuming import saved_settings, set_only, settings_of, shards_of
+from .shared_reading import SharedReading
 from .totals import feeds_for
 
 if TYPE_CHECKING:
@@ -58,6 +59,14 @@ class Together:
         """The callbacks that are called on this rank."""
         return [callback for callback in callbacks if self.is_first or callback.is_everywhere]
 
+    def look_for_shards(self, callbacks: Sequence[Callback]) -> None:
+        """Let the way know, on all ranks, of how many shards the training is that rank 0 goes on from."""
+        own = self.own(callbacks) if self.is_first else []
+        runs = [run for callback in own if (run := callback.saved_run())]
+        told = shards_of(runs[0]) if runs else None
+        found: Any = self._comm.exchange(told)[0]
+        self.way.goes_on_with(found)
+
     @contextmanager
     def deciding(self) -> Iterator[None]:
         """Decisions of this training are those of all ranks."""
@@ -76,13 +85,30 @@ class Together:
         self._known = fit.step.overrides
         self.note_values(fit)
 
-    def shared(self, states: Sequence[State]) -> list[State]:
-        """The checkpoints that rank 0 goes on from, on all ranks."""
-        records: Any = self._comm.exchange([s.record for s in states] if self.is_first else None)[0]
+    def saved(self, fit: Fit) -> list[State]:
+        """The checkpoints that rank 0's callbacks go on from, on all ranks, each of which reads a part."""
+        reading, states = SharedReading(self._comm), list[State]()
+        if self.is_first:
+            fit.read_parts = reading.lead
+            states = [s for callback in fit.callbacks if (s := callback.saved(fit)) is not None]
+            fit.read_parts = None
+            reading.end()
+        else:
+            reading.serve()
+        fit.bytes_read = reading.bytes_read
+        told: Any = [[s.record, _number(s.tensors, reading.found)] for s in states]
         return [
-            State(self._broadcast(states[k].tensors if self.is_first else {}), record)
-            for k, record in enumerate(records)
+            State(self._tensors(k, number, reading, states), record)
+            for k, (record, number) in enumerate(self._comm.exchange(told)[0])
         ]
+
+    def _tensors(
+        self, k: int, number: int | None, reading: SharedReading, states: Sequence[State]
+    ) -> dict[str, Any]:
+        """The tensors of a checkpoint that rank 0 has, from what all have read or from rank 0."""
+        if number is None:
+            return self._broadcast(states[k].tensors if self.is_first else {})
+        return reading.found[number]
 
     def _broadcast(self, tensors: Any) -> dict[str, Any]:
         shapes = [[name, str(a.dtype.name), list(a.shape)] for name, a in tensors.items()]
@@ -236,6 +262,14 @@ class Together:
         if not self.is_first:
             for name, value in values.items():
                 named[name].assign(value)
+
+
+def _number(tensors: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which of the files that all have read holds just these tensors; None if none does."""
+    for number, one in enumerate(found):
+        if one.keys() == tensors.keys() and all(one[name] is tensors[name] for name in one):
+            return number
+    return None
 
 
 def versions_of(model: Model) -> dict[str, int | None]:

@@ -26,7 +26,7 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.parallel import DataParallel
 from magmadnn.parallel.data_parallel import way_of
-from magmadnn.parallel.way import SHARDS, TrainingWay
+from magmadnn.parallel.way import TrainingWay
 from magmadnn.training.arguments import checked_limit, epochs_of, listed
 from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
@@ -171,7 +171,7 @@ def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
 def _way(record: dict[str, Any] | None, comm: Communicator) -> TrainingWay:
     """How these workers train."""
     if record is None:
-        return DataParallel(comm, shards=max(SHARDS, comm.size))
+        return DataParallel(comm)
     kind: type[TrainingWay] = getattr(ways, record["way"])
     return kind.of_record(record["arguments"], comm)
 

@@ -124,6 +124,8 @@ def new_fit(
     check_order(shuffle)
     first, last = epochs_of(epochs, initial_epoch, model.epochs_done)
     together = None if parallel is None else Together(parallel)
+    if together is not None:
+        together.look_for_shards(callbacks)
     shown = for_verbosity(verbose)
     held_back = None
     transforms: tuple[Augmentation, ...] = ()
