@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from magmadnn.comm.job import ranks_of_job
 from magmadnn.comm.launching.launcher import MOST_RANKS, run_job
 from magmadnn.errors import ArgumentError
 
@@ -41,6 +42,12 @@ def parser() -> Parser:
 def run(argv: Sequence[str]) -> int:
     """Run the script; returns the exit code of the job."""
     options = parser().read(argv)
+    if (started := ranks_of_job()) > 1:
+        raise ArgumentError(
+            f"launch: this process is already one of {started} of a job, each of which would start "
+            f"{options.n}: give the program to what started them (srun python train.py, mpiexec -n 4 python "
+            "train.py), or call magmadnn launch once"
+        )
     if options.topology:
         return run_job(options.n, ["-m", "magmadnn.comm.launching"])
     if options.program is None:

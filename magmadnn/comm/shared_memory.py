@@ -19,7 +19,7 @@ _FILES: Final = "/dev/shm/mpich_shm_"
 def note_files() -> None:
     """Write down which of MPICH's files this rank has mapped, beside the launcher's ledger."""
     ledger, maps = os.environ.get(VARIABLE, ""), Path("/proc/self/maps")
-    if not ledger or not maps.exists():
+    if not maps.exists() or not Path(ledger).is_file():  # none, or on the launcher's machine
         return
     names = {line.split()[-1] for line in maps.read_text().splitlines() if _FILES in line}
     notes = os.open(Path(ledger).with_name(_NOTES), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -50,10 +50,10 @@ def device_of(name: str, executor: str = "native") -> int | None:
 
 
 def own_gpu(count: int) -> int:
-    """Which of the machine's GPUs this process takes: ranks of `magmadnn launch` one after the other."""
-    from magmadnn.comm.job import rank_in_job
+    """Which of the machine's GPUs this process takes: ranks of a job on one machine one after the other."""
+    from magmadnn.comm.job import rank_on_machine
 
-    return rank_in_job() % max(count, 1)
+    return rank_on_machine() % max(count, 1)
 
 
 def placed(name: str, executor: str = "native") -> str:

@@ -22,7 +22,7 @@ from magmadnn.errors import CommunicationError
 
 from .records import packed, send
 from .serving import carry_out, connected
-from .starting import accepted
+from .starting import accepted, listening
 
 _HERE: Final = "127.0.0.1"
 _joined: list[Ranks] = []
@@ -40,7 +40,7 @@ class Ranks:
         names = comm.exchange(name)
         host, bound = (_HERE, _HERE) if len(set(names)) == 1 else (name, "")
         count = comm.size - 1
-        with socket.create_server((bound, 0), backlog=count) as server:
+        with listening(bound, count) as server:
             comm.exchange([host, server.getsockname()[1], word])
             comm.split(None)
             self.connections = accepted(server, word, count, lambda: None)

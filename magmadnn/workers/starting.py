@@ -55,7 +55,7 @@ class Processes:
     def __init__(self, count: int) -> None:
         word = secrets.token_hex(16)
         self.connections: list[socket.socket] = []
-        with socket.create_server(("127.0.0.1", 0), backlog=count) as server:
+        with listening("127.0.0.1", count) as server:
             port = server.getsockname()[1]
             environment = {ADDRESS: f"127.0.0.1 {port} {word}"}
             module = ["-m", "magmadnn.workers"]
@@ -116,6 +116,27 @@ class Processes:
         if self._job is not None:
             job, self._job = self._job, None
             job.end()
+
+
+def listening(host: str, count: int) -> socket.socket:
+    """A socket that waits for `count` connections, on a port that the system chooses among the free ones.
+
+    Args:
+        host: address; "" for all of this machine.
+        count: of connections.
+
+    Raises:
+        CommunicationError: if there is no free port, or no such address.
+    """
+    try:
+        return socket.create_server((host, 0), backlog=count)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CommunicationError(
+            f"workers: the client cannot listen at {host or 'any address'} for {count} workers: {reason}; "
+            "end programs that hold many connections (ss -t lists them), or let the system have more ports "
+            "(net.ipv4.ip_local_port_range)"
+        ) from error
 
 
 def accepted(

@@ -79,6 +79,34 @@ def test_training_has_the_bits_of_one_machine(tmp_path: Path) -> None:
     assert sha == simulate(1, sha_of_training)[0]
 
 
+def test_launch_over_both_when_its_ledger_is_seen_on_one(tmp_path: Path) -> None:
+    """A site's mpiexec, which knows the machines: ranks agree that they have no memory in common."""
+    pytest.importorskip("mpi4py")
+    launcher = mpiexec()
+    if launcher is None or not can_be_two():
+        pytest.skip("needs MPICH's mpiexec, and namespaces of Linux")
+    folder = tmp_path / "of the launcher"
+    folder.mkdir()
+    apart = f"""[ "$HOST" != {HOSTS[1]} ] || mount -t tmpfs none "{folder}"; hostname"""
+    ssh, site = tmp_path / "ssh", tmp_path / "mpiexec"
+    ssh.write_text(_SSH.replace("; hostname", f"; {apart}"))
+    hosts = f"-launcher ssh -launcher-exec {ssh} -hosts {','.join(HOSTS)} -ppn 1"
+    site.write_text(f'#!/bin/sh\nexec {launcher} {hosts} "$@"\n')
+    for script in (ssh, site):
+        script.chmod(0o755)
+    command = [sys.executable, "-m", "magmadnn", "launch", "-n", "2", "-m"]
+    given = {"PYTHONPATH": str(ROOT), "MAGMADNN_NUM_THREADS": "1", "MAGMADNN_MPIEXEC": str(site)}
+    done = subprocess.run(
+        [*command, "tests.comm.two_hosts_jobs", "training"],
+        capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
+        env=os.environ | given | {"TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    sha, *hosts_of = done.stdout.split()
+    assert hosts_of == list(HOSTS)
+    assert sha == simulate(1, sha_of_training)[0]
+
+
 def test_matrices_and_a_fit_are_spread_over_both(tmp_path: Path) -> None:
     """The client's host holds two workers, the other two more."""
     assert job(tmp_path, "workers", 5) == ["product right", "fit learns"]

@@ -5,6 +5,8 @@ See `cases.py` for what the tables hold; a GPU used twice is in `tests/comm/test
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import socket
 import sys
 from pathlib import Path
@@ -145,3 +147,54 @@ def test_ports_are_those_that_are_free(place: Path) -> None:
         with md.workers(1):
             pass
     assert found and all(address.endswith(", 0)") for address in found), found
+
+
+PORTS = ("MPIEXEC_PORT_RANGE", "MPICH_PORT_RANGE")
+
+
+@pytest.mark.parametrize("variable", PORTS)
+def test_a_port_in_use(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Only MPICH's own variables name ports: where none of theirs is free, nothing is started."""
+    pytest.importorskip("mpi4py")
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv(variable, f"{port}:{port}")
+        text = (
+            f"{variable}={port}:{port}: every port of this range is in use; give another range, or leave it "
+            "unset for any that is free"
+        )
+        check_in_python(place, (lambda p: md.workers(2), CommunicationError, text))
+        check_on_the_command_line(place, capsys, (("launch", "-n", "2", "file"), text))
+    for wrong in ("5000", "9:3", "1:70000", "a:b"):
+        monkeypatch.setenv(variable, wrong)
+        range_of = "must be a range of ports such as 20000:20100"
+        text = f"{variable} {range_of}, got {wrong!r}; leave it unset for any"
+        check_in_python(place, (lambda p: md.workers(2), ArgumentError, text))
+
+
+def test_jobs_begin_while_ports_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ports of MPICH's range are taken; workers and their messages take others."""
+    pytest.importorskip("mpi4py")
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("", 0))) for _ in range(20)]
+        first = min(server.getsockname()[1] for server in servers)
+        monkeypatch.setenv("MPIEXEC_PORT_RANGE", f"{first}:{min(first + 500, 65535)}")
+        with md.workers(2) as workers:
+            assert workers.size == 2
+
+
+def test_no_port_is_free(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mpi4py")
+
+    def refused(*given: Any, **more: Any) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(socket, "create_server", refused)
+    text = (
+        "workers: the client cannot listen at 127.0.0.1 for 2 workers: Address already in use; end programs "
+        "that hold many connections (ss -t lists them), or let the system have more ports "
+        "(net.ipv4.ip_local_port_range)"
+    )
+    check_in_python(place, (lambda p: md.workers(2), CommunicationError, text))

