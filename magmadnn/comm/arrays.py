@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
+from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError, UnknownNameError
 
 Array = Any
 
@@ -28,13 +29,51 @@ def described(array: Array) -> str:
     return f"{array.dtype.name} {array.shape}"
 
 
-def sendable(array: Array, call: str, what: str = "array") -> Array:
+def gpu_of(array: Array) -> int | None:
+    """The number of the GPU whose memory an array of CuPy's is in; None for NumPy's."""
+    return int(array.device.id) if _is_cupy(array) else None
+
+
+def _is_cupy(array: Array) -> bool:
+    return str(type(array).__module__).partition(".")[0] == "cupy"
+
+
+def empty(shape: Any, dtype: Any, like: Array) -> Array:
+    """A new array in the kind of memory where `like` is: the host's, or that of the current GPU."""
+    return (sys.modules["cupy"] if _is_cupy(like) else np).empty(shape, dtype)
+
+
+def flat_for(result: Array, dtype: Any) -> Array:
+    """Where elements of this dtype arrive for a result: in a flat one itself, or beside it to be cast."""
+    if result.dtype != dtype:
+        return empty(result.size, dtype, result)
+    return result if result.ndim == 1 else result.reshape(-1)
+
+
+def overlap(one: Array, other: Array) -> bool:
+    """Whether two contiguous arrays share memory."""
+    if not _is_cupy(one):
+        return bool(np.shares_memory(one, other))
+    first, second = int(one.data.ptr), int(other.data.ptr)
+    return first < second + int(other.nbytes) and second < first + int(one.nbytes)
+
+
+def sendable(array: Array, call: str, what: str = "array", gpu: int | None = None) -> Array:
     """`array` if it can travel as it lies in memory.
 
+    Args:
+        array: the array.
+        call: for errors.
+        what: likewise, the argument's name.
+        gpu: number of the GPU that it has to be on; None for arrays of NumPy.
+
     Raises:
-        DTypeError: if it is no NumPy array, or holds Python objects.
+        DTypeError: if it is no array of that kind, or holds Python objects.
+        DeviceError: if it is on another GPU.
         ArgumentError: if its rows do not follow one another in memory.
     """
+    if gpu is not None:
+        return _sendable_on(gpu, array, call, what)
     if not isinstance(array, np.ndarray):
         kind = type(array).__name__
         raise DTypeError(f"{call}: {what} must be a NumPy array, got {kind}: use numpy.asarray")
@@ -47,8 +86,23 @@ def sendable(array: Array, call: str, what: str = "array") -> Array:
     return array
 
 
-def receiving(out: Array | None, shape: tuple[int, ...], dtype: Any, call: str) -> Array:
-    """`out` if a result of this shape and dtype fits, or a new array.
+def _sendable_on(gpu: int, array: Array, call: str, what: str) -> Array:
+    if not _is_cupy(array):
+        kind = type(array).__name__
+        raise DTypeError(f"{call}: {what} must be an array of CuPy, got {kind}: use cupy.asarray")
+    if gpu_of(array) != gpu:
+        raise DeviceError(
+            f"{call}: {what} is on device {gpu_of(array)}, this rank works on {gpu}: copy it there"
+        )
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"{call}: {what} of shape {array.shape} is not C-contiguous: use cupy.ascontiguousarray"
+        )
+    return array
+
+
+def receiving(out: Array | None, shape: tuple[int, ...], like: Array, call: str) -> Array:
+    """`out` if a result of this shape, with the dtype and memory of `like`, fits, or a new array.
 
     Raises:
         ShapeError: if the shapes differ.
@@ -56,13 +110,13 @@ def receiving(out: Array | None, shape: tuple[int, ...], dtype: Any, call: str) 
         ArgumentError: if `out` cannot be written to.
     """
     if out is None:
-        return np.empty(shape, dtype)
-    sendable(out, call, "out")
+        return empty(shape, like.dtype, like)
+    sendable(out, call, "out", gpu_of(like))
     if out.shape != shape:
         raise ShapeError(f"{call}: out has shape {out.shape}, the result {shape}")
-    if out.dtype != dtype:
-        raise DTypeError(f"{call}: out has dtype {out.dtype}, the result {np.dtype(dtype)}")
-    if not out.flags.writeable:
+    if out.dtype != like.dtype:
+        raise DTypeError(f"{call}: out has dtype {out.dtype}, the result {like.dtype}")
+    if not getattr(out.flags, "writeable", True):
         raise ArgumentError(f"{call}: out is read-only: give an array that may be written to")
     return out
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from magmadnn.errors import CommunicationError
+
 from .communicator import Request
 from .rounds import Task
 
@@ -31,6 +33,33 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.what} at {self.site}"
+
+
+class SameCalls:
+    """Calls of ranks of one process, compared with each other as they are made."""
+
+    def __init__(self) -> None:
+        # By group and number: the first call, its rank, and how many have made it. 0 is for pairs.
+        self._open: dict[tuple[str, int], tuple[Call, int, int]] = {}
+
+    def enter(self, rank: int, call: Call, size: int) -> None:
+        """A rank makes a call, as one of `size`.
+
+        Raises:
+            CommunicationError: if another has made a different one.
+        """
+        if call.number == 0:
+            return
+        first, other, count = self._open.setdefault((call.group, call.number), (call, rank, 0))
+        if first.what != call.what:
+            raise CommunicationError(
+                f"calls differ: rank {rank} makes {call}, rank {other} made {first}, as call "
+                f"{call.number} of their group: all ranks make the same calls in the same order"
+            )
+        if count + 1 == size:
+            del self._open[call.group, call.number]
+        else:
+            self._open[call.group, call.number] = (first, other, count + 1)
 
 
 class Engine(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from .arrays import (
     cast,
     described,
     dtype_of,
+    empty,
+    flat_for,
+    overlap,
     receiving,
     reduction,
     sendable,
@@ -44,6 +48,7 @@ class HostCommunicator:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._sendable = partial(sendable, gpu=getattr(engine, "device", None))
         self._count = 0
         self._closed = False
         self._algorithm: Callable[[int], str] | None = None
@@ -99,10 +104,10 @@ class HostCommunicator:
     def _all_reduce(
         self, source: Array, out: Array | None, op: str, wire: str | None, algorithm: str | None
     ) -> tuple[str, Task]:
-        sendable(source, "all_reduce", "source")
+        self._sendable(source, "all_reduce", "source")
         combine = reduction(op, source, "all_reduce")
         travelling = wire_dtype(wire, source.dtype, "all_reduce")
-        result = receiving(out, source.shape, source.dtype, "all_reduce")
+        result = receiving(out, source.shape, source, "all_reduce")
         name = algorithm or self._algorithm_for(source.nbytes)
         what = f"all_reduce {described(source)} {op}"
         if name not in rounds.ALL_REDUCE and name != "library":
@@ -164,12 +169,12 @@ class HostCommunicator:
         wire: str | None,
     ) -> tuple[str, Task]:
         call = "reduce_scatter"
-        _with_rows(sendable(source, call, "source"), call)
+        _with_rows(self._sendable(source, call, "source"), call)
         combine = reduction(op, source, call)
         travelling = wire_dtype(wire, source.dtype, call)
         bounds = bounds_of(counts, len(source), self.size, call)
         here = bounds[self.rank + 1] - bounds[self.rank]
-        result = receiving(out, (here, *source.shape[1:]), source.dtype, call)
+        result = receiving(out, (here, *source.shape[1:]), source, call)
         flat_bounds = [bound * _row(source) for bound in bounds]
 
         def task() -> Task:
@@ -208,7 +213,7 @@ class HostCommunicator:
         self, source: Array, out: Array | None, counts: Sequence[int] | None, wire: str | None
     ) -> tuple[str, Task]:
         call = "all_gather"
-        _with_rows(sendable(source, call, "source"), call)
+        _with_rows(self._sendable(source, call, "source"), call)
         travelling = wire_dtype(wire, source.dtype, call)
         rows = [len(source)] * self.size if counts is None else [int(count) for count in counts]
         bounds = bounds_of(rows, sum(rows), self.size, call)
@@ -216,12 +221,12 @@ class HostCommunicator:
             raise ShapeError(
                 f"{call}: counts gives rank {self.rank} {rows[self.rank]} rows, source has {len(source)}"
             )
-        result = receiving(out, (bounds[-1], *source.shape[1:]), source.dtype, call)
+        result = receiving(out, (bounds[-1], *source.shape[1:]), source, call)
         flat_bounds = [bound * _row(source) for bound in bounds]
 
         def task() -> Task:
             flat = result.reshape(-1)
-            passing = flat if travelling == source.dtype else np.empty(flat.size, travelling)
+            passing = flat_for(flat, travelling)
             mine = slice(flat_bounds[self.rank], flat_bounds[self.rank + 1])
             passing[mine] = cast(source.reshape(-1), travelling)
             yield from rounds.gather_shares(self.rank, self.size, passing, flat_bounds)
@@ -244,9 +249,9 @@ class HostCommunicator:
 
     def _broadcast(self, array: Array, root: int, wire: str | None) -> tuple[str, Task]:
         call = "broadcast"
-        sendable(array, call)
+        self._sendable(array, call)
         self._check_rank(root, call, "root")
-        receiving(array, array.shape, array.dtype, call)
+        receiving(array, array.shape, array, call)
         travelling = wire_dtype(wire, array.dtype, call)
 
         def task() -> Task:
@@ -290,7 +295,7 @@ class HostCommunicator:
                     f"{call}: {what} needs {size} arrays, one a rank, got {len(arrays)}"
                 )
             for array in arrays:
-                sendable(array, call, what)
+                self._sendable(array, call, what)
         sent = [cast(part, wire_dtype(wire, part.dtype, call)) for part in parts]
 
         def task() -> Task:
@@ -298,16 +303,12 @@ class HostCommunicator:
                 heads = [json.dumps([str(p.dtype.name), *p.shape]).encode() for p in parts]
                 arriving = yield from rounds.swap_bytes(rank, size, heads)
                 results = [
-                    np.empty(shape, dtype_of(name)) for name, *shape in map(json.loads, arriving)
+                    empty(shape, dtype_of(name), parts[rank])
+                    for name, *shape in map(json.loads, arriving)
                 ]
             else:
                 results = list(out)
-            passing = [
-                r.reshape(-1)
-                if (d := wire_dtype(wire, r.dtype, call)) == r.dtype
-                else np.empty(r.size, d)
-                for r in results
-            ]
+            passing = [flat_for(r, wire_dtype(wire, r.dtype, call)) for r in results]
             yield Round(
                 [(sent[r].reshape(-1), r) for r in rounds.others(rank, size)],
                 [(passing[r], r) for r in rounds.others(rank, size)],
@@ -318,7 +319,8 @@ class HostCommunicator:
                 )
             passing[rank] = sent[rank].reshape(-1)
             for result, passed in zip(results, passing, strict=True):
-                if passed.base is not result and result is not parts[rank]:
+                is_there = passed is result or passed.base is result
+                if not is_there and result is not parts[rank]:
                     result.reshape(-1)[...] = cast(passed, result.dtype)
             return results
 
@@ -340,10 +342,10 @@ class HostCommunicator:
         self, array: Array, out: Array | None, by: int, wire: str | None
     ) -> tuple[str, Task]:
         call = "shift"
-        sendable(array, call)
+        self._sendable(array, call)
         shape = array.shape if out is None else out.shape
-        result = receiving(out, shape, array.dtype, call)
-        if np.shares_memory(array, result):
+        result = receiving(out, shape, array, call)
+        if overlap(array, result):
             raise ArgumentError(f"{call}: out shares memory with array: give another array")
         travelling = wire_dtype(wire, array.dtype, call)
 
@@ -351,7 +353,7 @@ class HostCommunicator:
             to, source = (self.rank + by) % self.size, (self.rank - by) % self.size
             leaving = cast(array.reshape(-1), travelling)
             flat = result.reshape(-1)
-            arriving = flat if travelling == array.dtype else np.empty(flat.size, travelling)
+            arriving = flat_for(flat, travelling)
             if to == self.rank:
                 if result.shape != array.shape:
                     raise ShapeError(f"{call}: out has shape {result.shape}, array {array.shape}")
@@ -420,7 +422,7 @@ class HostCommunicator:
         return self._engine.start(*self._recv(out, source, tag))
 
     def _send(self, array: Array, to: int, tag: int) -> tuple[Task, Call]:
-        self._check_pair(sendable(array, "send"), to, "send", "to", tag)
+        self._check_pair(self._sendable(array, "send"), to, "send", "to", tag)
 
         def task() -> Task:
             yield Round([(array, to)])
@@ -429,8 +431,8 @@ class HostCommunicator:
         return task(), self._pair(what, to, tag)
 
     def _recv(self, out: Array, source: int, tag: int) -> tuple[Task, Call]:
-        self._check_pair(sendable(out, "recv", "out"), source, "recv", "source", tag)
-        receiving(out, out.shape, out.dtype, "recv")
+        self._check_pair(self._sendable(out, "recv", "out"), source, "recv", "source", tag)
+        receiving(out, out.shape, out, "recv")
 
         def task() -> Task:
             yield Round(receives=[(out, source)])

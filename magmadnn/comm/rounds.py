@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from .arrays import Array, cast, cuts, sum_dtype
+from .arrays import Array, cast, cuts, empty, sum_dtype
 
 Message: TypeAlias = tuple[Array, int]
 """An array and the rank it goes to or comes from."""
@@ -52,7 +52,7 @@ def others(rank: int, size: int) -> list[int]:
 
 def everyone(rank: int, size: int, x: Array, combine: Combine, wire: Any) -> Task:
     """All-reduce of a flat `x`: each sends all to all, and sums in rank order."""
-    pieces = np.empty((size, x.size), wire)
+    pieces = empty((size, x.size), wire, x)
     pieces[rank] = cast(x, wire)
     mine = pieces[rank]
     yield Round(
@@ -78,7 +78,7 @@ def direct_scatter(
     """Reduce-scatter of a flat `x`: every share goes straight to its rank, which sums in rank order."""
     sent = cast(x, wire)
     here = bounds[rank + 1] - bounds[rank]
-    pieces = np.empty((size, here), wire)
+    pieces = empty((size, here), wire, x)
     pieces[rank] = sent[bounds[rank] : bounds[rank + 1]]
     yield Round(
         [(sent[bounds[other] : bounds[other + 1]], other) for other in others(rank, size)],
@@ -100,7 +100,7 @@ def direct(rank: int, size: int, x: Array, combine: Combine, wire: Any) -> Task:
     """All-reduce of a flat `x`: `direct_scatter`, then `gather_shares`."""
     bounds = cuts(x.size, size)
     share = yield from direct_scatter(rank, size, x, bounds, combine, wire)
-    out = np.empty(x.size, wire)
+    out = empty(x.size, wire, x)
     out[bounds[rank] : bounds[rank + 1]] = cast(share, wire)
     yield from gather_shares(rank, size, out, bounds)
     return cast(out, x.dtype)
@@ -114,7 +114,7 @@ def tree(rank: int, size: int, x: Array, combine: Combine, wire: Any) -> Task:
     power = 1 << (size.bit_length() - 1)
     extra = size - power
     total = cast(x, sum_dtype(x.dtype)).copy()
-    incoming = np.empty(x.size, wire)
+    incoming = empty(x.size, wire, x)
 
     def narrowed() -> Array:
         return cast(total, wire)
@@ -151,7 +151,7 @@ def ring_scatter(
     size = len(ring)
     after, before = ring[(place + 1) % size], ring[(place - 1) % size]
     largest = max(bounds[i + 1] - bounds[i] for i in range(size))
-    incoming = np.empty(largest, wire)
+    incoming = empty(largest, wire, x)
     for step in range(size - 1):
         out, into = (place - step - 1) % size, (place - step - 2) % size
         arriving = incoming[: bounds[into + 1] - bounds[into]]
@@ -203,7 +203,7 @@ def torus(
     share = total[across[j] : across[j + 1]]
     down = cuts(share.size, rows)
     yield from ring_scatter(column, i, share, down, combine, wire)
-    out = np.empty(x.size, wire)
+    out = empty(x.size, wire, x)
     part = out[across[j] : across[j + 1]]
     part[down[i] : down[i + 1]] = cast(share[down[i] : down[i + 1]], wire)
     yield from ring_gather(column, i, part, down)

@@ -19,7 +19,7 @@ from magmadnn.errors import ArgumentError, CommunicationError, MagmaDNNError
 
 from .arrays import as_bytes
 from .communicator import Request
-from .engine import Call
+from .engine import Call, SameCalls
 from .group import HostCommunicator
 from .network import Delay, Drop, Fault, Kill, Network
 from .rounds import Round, Task
@@ -81,7 +81,7 @@ class _World:
         self._sent: dict[tuple[int, int], int] = defaultdict(int)
         self._free: dict[tuple[int, int], float] = defaultdict(float)  # when a link of groups is
         self._dropped: list[str] = []
-        self._ledger: dict[tuple[str, int], tuple[Call, int, int]] = {}
+        self._calls = SameCalls()
         self.bytes_sent = 0
         self.stopped: CommunicationError | None = None
         self.over = False
@@ -162,18 +162,7 @@ class _World:
         if any(isinstance(f, Kill) and (f.rank, f.call) == (number, me.calls) for f in self.faults):
             me.state = "killed"
             raise _Ended
-        if call.number == 0:
-            return
-        first, rank, count = self._ledger.setdefault((call.group, call.number), (call, number, 0))
-        if first.what != call.what:
-            raise CommunicationError(
-                f"calls differ: rank {number} makes {call}, rank {rank} made {first}, as call "
-                f"{call.number} of their group: all ranks make the same calls in the same order"
-            )
-        if count + 1 == size:
-            del self._ledger[call.group, call.number]
-        else:
-            self._ledger[call.group, call.number] = (first, rank, count + 1)
+        self._calls.enter(number, call, size)
 
     def advance(self, running: _Running) -> None:
         """Go on with a task until it waits for a message or has ended."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,29 @@ def test_each_rank_reads_its_part_and_all_together_the_file_once(
     assert sum(read for _, read in found) == size
     assert max(read for _, read in found) <= size / ranks + pieces.LEAST
     assert min(read for _, read in found) > 0
+
+
+@pytest.mark.long
+def test_processes_read_their_parts(copy: Path, expected: str) -> None:
+    """By MPI, from other folders: rank 0's is the one that counts."""
+    pytest.importorskip("mpi4py")
+    (copy.parent / "train.py").write_text(
+        "import os, sys\nfrom pathlib import Path\nimport magmadnn as md\n"
+        "from tests.parallel.test_shared_reading import run\ncomm = md.comm.world()\n"
+        "folder = Path('copy' if comm.rank == 0 else f'none-{comm.rank}')\n"
+        "os.write(1, ('%s %d\\n' % run(comm, folder, 2)).encode())\n"
+    )
+    command = [sys.executable, "-m", "magmadnn", "launch", "-n", "3", "train.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    size = (saved(copy)[-1] / VALUES).stat().st_size
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=90, cwd=copy.parent, env=environment, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines() if line.startswith(expected)]
+    assert len(found) == 3, done.stdout
+    assert sum(int(read) for _, read in found) == size
+    assert all(0 < int(read) <= size / 3 + pieces.LEAST for _, read in found)
 
 
 def test_slabs(copy: Path, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:

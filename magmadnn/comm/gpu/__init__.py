@@ -2,6 +2,7 @@
 
 from magmadnn.comm.gpu.links import read_links
 from magmadnn.comm.gpu.nccl import NcclCommunicator
+from magmadnn.comm.gpu.one_process import PeerCommunicator, on_gpus
 from magmadnn.comm.gpu.peers import PeerCopies
 
-__all__ = ["NcclCommunicator", "PeerCopies", "read_links"]
+__all__ = ["NcclCommunicator", "PeerCommunicator", "PeerCopies", "on_gpus", "read_links"]
