@@ -113,12 +113,13 @@ def test_processes_read_their_parts(copy: Path, expected: str) -> None:
 
 
 def test_slabs(copy: Path, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of more than one message to all: of 3 pieces here, fewer than there are ranks."""
-    monkeypatch.setattr(shared_reading, "_SLAB", 3 * pieces.LEAST)
+    """A file that goes to all in several turns: of large pieces, one of each reader."""
+    monkeypatch.setattr(shared_reading, "_SLAB", pieces.LEAST)
     size = (saved(copy)[-1] / VALUES).stat().st_size
     found = simulate(4, run, copy, 2)
     assert {sha for sha, _ in found} == {expected}
     assert sum(read for _, read in found) == size
+    assert all(read >= (size // (4 * pieces.LEAST)) * pieces.LEAST for _, read in found)
 
 
 def blind(monkeypatch: pytest.MonkeyPatch, *ranks: int) -> None:

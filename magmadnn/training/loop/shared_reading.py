@@ -21,7 +21,7 @@ from magmadnn.errors import CheckpointError, MagmaDNNError
 from magmadnn.graph.op import Array
 from magmadnn.storage.pieces import SharedFile
 
-_SLAB: Final = 64 << 20  # bytes of a message to all, at least one piece
+_SLAB: Final = 64 << 20  # bytes that go to all at a time, at least a piece of each reader
 
 
 class SharedReading:
@@ -108,7 +108,7 @@ def _digest_of(file: SharedFile) -> str | None:
 
 def _slabs(file: SharedFile, readers: list[int], size: int) -> list[tuple[int, list[int]]]:
     """Where each slab of a file begins, and where in it the part of each rank does; the end of the last."""
-    pieces = max(1, _SLAB // file.each)
+    pieces = max(len(readers), _SLAB // file.each)
     slabs = []
     for first in range(0, file.count, pieces):
         count = min(pieces, file.count - first)
