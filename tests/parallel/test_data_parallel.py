@@ -276,6 +276,17 @@ def test_a_checkpoint_of_more_than_eight_ranks_goes_on_with_any_fewer(tmp_path: 
         simulate(10, run, "kept", 2)
 
 
+def test_shards_travel_as_they_were_given() -> None:
+    """Workers that are more than eight, or go on from a checkpoint, take their own number."""
+    for way in (md.parallel.DataParallel, md.parallel.ParameterServer):
+        for given in (None, 5):
+            made = way(shards=given)
+            assert made.record()["arguments"]["shards"] == given
+            assert f"shards={given}" in repr(made) and made.communicator is None
+    assert simulate(9, lambda comm: md.parallel.DataParallel(comm).shards) == [9] * 9
+    assert simulate(3, lambda comm: repr(md.parallel.DataParallel(comm)))[0].endswith("(shards=8)")
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 11])
 @pytest.mark.parametrize("leaves", [11, 16])
 @pytest.mark.parametrize("there", [range(11), (1, 2, 5, 6, 10), (10,)], ids=str)
