@@ -3,7 +3,8 @@
 python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [fft] [refine] [--seconds 0.3] [--eager]
 
 With --eager the calls of ours are eager ones on Tensors in the device's memory in place of compiled steps,
-and there are rows of small sizes, at which the call itself takes the time.
+there are rows of small sizes, at which the call itself takes the time, and the last column says after how
+long such a call of ours returned.
 
 Times are the least of several runs within the seconds given for each cell, in microseconds, values on the
 device before and after; residuals in units of n eps.
@@ -202,17 +203,23 @@ def peers() -> dict[str, tuple[Any, Callable[[np.ndarray], Any], Run]]:
 
 def microseconds(run: Run, wait: Run, seconds: float) -> float:
     """The least time of a run, of at least two, within some seconds."""
-    found, end = [], time.perf_counter() + seconds
+    return timed(run, wait, seconds)[0]
+
+
+def timed(run: Run, wait: Run, seconds: float) -> tuple[float, float]:
+    """The same, and the least time after which a run returns."""
+    found, returned, end = list[float](), list[float](), time.perf_counter() + seconds
     run()
     wait()
     while len(found) < 2 or time.perf_counter() < end:
         begun = time.perf_counter()
         run()
+        returned.append(time.perf_counter() - begun)
         wait()
         found.append(time.perf_counter() - begun)
         if found[-1] > 2 * seconds:
             break
-    return 1e6 * min(found)
+    return 1e6 * min(found), 1e6 * min(returned)
 
 
 def row(
@@ -237,16 +244,19 @@ def row(
             print(f"# {peer} {name}: {type(error).__name__} {str(error)[:60]}")
             cells.append(float("nan"))
     run: Run = Eager(ours, *arrays) if _eager[0] else Compiled(ours, *arrays, whole=whole)
-    own = microseconds(run, device_engine(0).wait, seconds)
+    own, returned = timed(run, device_engine(0).wait, seconds)
     others = "".join(f"{cell:14.1f}" for cell in cells)
-    print(f"{name:<24}{own:14.1f}{others}{np.nanmin([*cells, np.inf]) / own:9.2f}", flush=True)
+    last = f"{returned:10.1f}" if _eager[0] else ""
+    print(
+        f"{name:<24}{own:14.1f}{others}{np.nanmin([*cells, np.inf]) / own:9.2f}{last}", flush=True
+    )
 
 
 def head() -> None:
     """The first line of a table."""
-    print(
-        f"{'float64':<24}{'ours':>14}" + "".join(f"{p:>14}" for p in peers()) + f"{'best/ours':>9}"
-    )
+    last = f"{'returned':>10}" if _eager[0] else ""
+    others = "".join(f"{p:>14}" for p in peers())
+    print(f"{'float64':<24}{'ours':>14}{others}{'best/ours':>9}{last}")
 
 
 def large(seconds: float, sizes: Sequence[int] = SIZES) -> None:
@@ -274,6 +284,20 @@ def large(seconds: float, sizes: Sequence[int] = SIZES) -> None:
             f"svd {n}", lambda x: tuple(linalg.svd(x, full_matrices=False)),
             lambda m: lambda x: m.linalg.svd(x, full_matrices=False), (a,), seconds, slow,
         )  # fmt: skip
+        if _eager[0]:
+            _eager_rows(n, seconds, slow)
+
+
+def _eager_rows(n: int, seconds: float, slow: tuple[str, ...]) -> None:
+    """Other functions of matrices of n rows, and a transform of each row."""
+    a, b, linalg = general(n, n), general(n, 1), md.linalg
+    row(f"inv {n}", linalg.inv, lambda m: m.linalg.inv, (a,), seconds)
+    row(f"det {n}", linalg.det, lambda m: m.linalg.det, (a,), seconds)
+    row(
+        f"lstsq {n}", lambda x, y: tuple(linalg.lstsq(x, y)),
+        lambda m: lambda x, y: m.linalg.lstsq(x, y, rcond=None), (a, b), seconds, slow,
+    )  # fmt: skip
+    row(f"fft {n} of {n}", md.fft.fft, lambda m: m.fft.fft, (a + 1j * a,), seconds)
 
 
 def many(seconds: float) -> None:

@@ -25,6 +25,7 @@ from . import init as initialisers
 from ._indexing import assigning, indexing, settled_index
 from ._layout import address_of, as_shape, fetched, filled, flat
 from ._value_operators import ValueOperators
+from .eager.known import known_call
 from .eager.operands import lies_on_gpu
 from .eager.programs import PROGRAMS, Results, Traced
 
@@ -405,8 +406,7 @@ class Tensor(ValueOperators):
     def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Tensor:
         first = next(x for x in operands if isinstance(x, Tensor))
         if op.on_gpu and lies_on_gpu(first.memory):
-            found = _computed_there(op, operands, attributes, (first.kind, first.device))
-            if found is not None:
+            if (found := _computed_there(op, operands, attributes, first)) is not None:
                 return found
         values = [x.read() if isinstance(x, Tensor) else x for x in operands]
         arrays = as_arrays(op.words, values)
@@ -470,16 +470,18 @@ def holding_results(results: Results) -> list[Tensor]:
     return [Tensor.over(m, m.frame().reshape(shape)) for m, shape in results.parts]
 
 
-def _computed_there(
-    op: Op, operands: Sequence[Any], attributes: Any, place: tuple[Kind, int]
-) -> Tensor | None:
-    """What an op gives of operands on a GPU, computed there; None where the host has to."""
+def _computed_there(op: Op, operands: Sequence[Any], attributes: Any, at: Tensor) -> Tensor | None:
+    """What an op gives of operands on a GPU, computed where `at` lies; None where the host has to."""
     if not all(isinstance(x, Tensor | np.ndarray) for x in operands):
         return None
-    known = tuple((name, type(value), value) for name, value in attributes.items())
-    is_library = op.kind is OpKind.LIBRARY  # which may pass NaN on; the host refuses it
-    trace = lambda nodes: Traced([op(*nodes, **attributes)], None)  # noqa: E731
-    results = PROGRAMS.call((op, known), operands, place, trace, finite=is_library)
+    known = known_call(op, operands, attributes, Tensor)
+    results = None if known is None else PROGRAMS.again(known)
+    if results is None:
+        place = at.kind, at.device
+        settled = tuple((name, type(value), value) for name, value in attributes.items())
+        trace = lambda nodes: Traced([op(*nodes, **attributes)], None)  # noqa: E731
+        finite = op.kind is OpKind.LIBRARY  # which may pass NaN on; the host refuses it
+        results = PROGRAMS.call((op, settled), operands, place, trace, finite=finite, known=known)
     return None if results is None else holding_results(results)[0]
 
 

@@ -111,6 +111,11 @@ def install(provider: Provider | None = None) -> Provider:
     return before
 
 
+def installed() -> Provider:
+    """Where devices come from."""
+    return _provider[0]
+
+
 def opens_slowly() -> bool:
     """Whether it takes time to open a device, as CuPy's do."""
     return _provider[0] is _CUPY

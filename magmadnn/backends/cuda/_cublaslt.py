@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from magmadnn.errors import DeviceError
 
 from .engine import PRODUCT_WORKSPACE, ProductNode
+from .libraries.taken import Taken
 
 _REAL = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # CUDA_R_32F and so on
 _COMPUTE_32F, _COMPUTE_TF32, _COMPUTE_64F = 68, 77, 70
@@ -95,25 +96,36 @@ class Products:
         Raises:
             DeviceError: if there is none.
         """
+        with ExitStack() as held:
+            name, _, arguments = self.taken(node, held)
+            self._call(name, *arguments)
+
+    def taken(self, node: ProductNode, held: ExitStack) -> Taken:
+        """The call of a product, to be made until `held` is closed.
+
+        Raises:
+            DeviceError: as `multiply`.
+        """
         algorithm = node.algorithm or next(iter(self.algorithms(node, 1)), b"")
         if not algorithm:
             raise DeviceError(f"cuBLAS has no product of {node.dtype} with sizes {node.sizes}")
         one, zero = (np.array(x, node.dtype) for x in (1, 0))
+        held.callback(len, (one, zero))  # which lie where they are as long as that
         scales = (
             (node.scales, node.scales + one.itemsize)
             if node.scales
             else (one.ctypes.data, zero.ctypes.data)
         )
         alpha, beta = map(c_void_p, scales)
-        c, held = c_void_p(node.c), (c_uint64 * 8).from_buffer_copy(algorithm)
-        with self._described(node) as product:
-            self._call(
-                "cublasLtMatmul",
-                self._handle, product.operation, alpha, c_void_p(node.b), product.first,
-                c_void_p(node.a), product.second, beta, c, product.result, c, product.result,
-                byref(held), c_void_p(node.workspace), c_size_t(PRODUCT_WORKSPACE),
-                c_void_p(self._stream),
-            )  # fmt: skip
+        c, chosen = c_void_p(node.c), (c_uint64 * 8).from_buffer_copy(algorithm)
+        product = held.enter_context(self._described(node))
+        arguments = (
+            self._handle, product.operation, alpha, c_void_p(node.b), product.first,
+            c_void_p(node.a), product.second, beta, c, product.result, c, product.result,
+            byref(chosen), c_void_p(node.workspace), c_size_t(PRODUCT_WORKSPACE),
+            c_void_p(self._stream),
+        )  # fmt: skip
+        return Taken("cublasLtMatmul", self._library.cublasLtMatmul, arguments)
 
     # --- descriptions -----------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from ._cublaslt import Products
 from ._cudnn import Convolutions
 from ._cudnn_library import find_cudnn
 from ._cupy import CudaEvent
+from ._moving import CudaMoving
 from .called import Called, CalledAlone
 from .engine import (
     FUSED_CONVOLUTIONS,
@@ -34,11 +35,13 @@ from .engine import (
     KernelNode,
     LibraryNode,
     MatrixNode,
+    MovingNode,
     NativeCall,
     ProductNode,
 )
 from .libraries.cufft import Transforms
 from .libraries.cusolver import MatrixFunctions
+from .libraries.taken import Taken
 from .nodes.arrays import ArrayNode, DeviceArray, HostNode
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
@@ -313,8 +316,16 @@ class CudaEngine(CudaLane):
 
     @cached_property
     def _products(self) -> Products:
+        return self._products_on(self._side)
+
+    @cached_property
+    def _products_at_once(self) -> Products:
+        return self._products_on(self.stream)
+
+    @staticmethod
+    def _products_on(stream: int) -> Products:
         cublas.destroy(cublas.create())  # CuPy loads the library with the first call
-        return Products(ctypes.CDLL(f"libcublasLt.so.{nvrtc.getVersion()[0]}"), self._side)
+        return Products(ctypes.CDLL(f"libcublasLt.so.{nvrtc.getVersion()[0]}"), stream)
 
     @cached_property
     def library(self) -> str:
@@ -356,6 +367,14 @@ class CudaEngine(CudaLane):
 
     @cached_property
     def _transforms(self) -> Transforms:
+        return self._transforms_on(self._side)
+
+    @cached_property
+    def _transforms_at_once(self) -> Transforms:
+        return self._transforms_on(self.stream)
+
+    @staticmethod
+    def _transforms_on(stream: int) -> Transforms:
         """cuFFT, which CuPy finds."""
         try:
             from cupy.cuda import cufft
@@ -367,7 +386,7 @@ class CudaEngine(CudaLane):
                 f"transforms need cuFFT, which cannot be loaded: {error}; magmadnn doctor says what "
                 "brings it, or compute on the processor"
             ) from error
-        return Transforms(library, self._side)
+        return Transforms(library, stream)
 
     @cached_property
     def _convolutions(self) -> Convolutions | None:
@@ -399,10 +418,30 @@ class CudaEngine(CudaLane):
                 if isinstance(node, MatrixNode):
                     self._functions_at_once.call(node)
                     return
-                with cupy.cuda.Stream.from_external(_Stream(self.stream)):
-                    node.run([_seen(array) for array in node.arrays])
+                self.call_arrays(node)
 
         return CalledAlone(node.title, call)
+
+    # --- with other memory each time: see `Takers` ------------------------------------------------
+
+    def moving(self, nodes: Sequence[MovingNode]) -> CudaMoving:
+        return CudaMoving(nodes, self, self.here())
+
+    def product(self, node: ProductNode, held: contextlib.ExitStack) -> Taken:
+        return self._products_at_once.taken(node, held)
+
+    def matrices(self, node: MatrixNode) -> list[Taken]:
+        functions = self._functions_at_once
+        if node.is_captured:
+            return functions.taken(node)
+        return [Taken(node.title, functools.partial(functions.call, node))]
+
+    def transform(self, node: FourierNode) -> list[Taken]:
+        return self._transforms_at_once.taken(node)
+
+    def call_arrays(self, node: ArrayNode) -> None:
+        with cupy.cuda.Stream.from_external(_Stream(self.stream)):
+            node.run([_seen(array) for array in node.arrays])
 
     def _captured(self, node: LibraryNode) -> int:
         """A call of a library as a graph of its own."""

@@ -66,13 +66,19 @@ def call(name: str, *arguments: object) -> None:
 
 def prepared(name: str, *arguments: object) -> Callable[[], None]:
     """A function of the driver with its arguments, to be called often; it raises what `call` does."""
-    function = getattr(_library(), name)
+    called = function(name)
 
     def again() -> None:
-        if status := function(*arguments):
+        if status := called(*arguments):
             fail(name, status)
 
     return again
+
+
+def function(name: str) -> Callable[..., int]:
+    """A function of the driver as it is: it gives 0, or the number of an error."""
+    found: Callable[..., int] = getattr(_library(), name)
+    return found
 
 
 def call_of(name: str, *arguments: int, held: object = None) -> NativeCall:
@@ -194,7 +200,7 @@ def launch_kernel(
     arguments: Sequence[int],
 ) -> None:
     """Begin to run a kernel; its arguments are copied."""
-    _held, places = _packed(arguments)
+    _held, places = packed(arguments)
     call(
         "cuLaunchKernel",
         c_void_p(function), *map(c_uint, grid), *map(c_uint, block), c_uint(shared_bytes),
@@ -239,7 +245,7 @@ def add_kernel(
     arguments: Sequence[int],
 ) -> int:
     """A kernel in a graph; its arguments are copied."""
-    _held, places = _packed(arguments)
+    _held, places = packed(arguments)
     parameters = KernelParameters(
         function, (c_uint * 3)(*grid), (c_uint * 3)(*block), shared_bytes,
         ctypes.cast(places, POINTER(c_void_p)), None, None, None,
@@ -249,7 +255,7 @@ def add_kernel(
     return node.value or 0
 
 
-def _packed(arguments: Sequence[int]) -> tuple[ctypes.Array[c_uint64], ctypes.Array[c_void_p]]:
+def packed(arguments: Sequence[int]) -> tuple[ctypes.Array[c_uint64], ctypes.Array[c_void_p]]:
     """Arguments of 8 bytes, to be held until they are copied, and the address of each."""
     values = (c_uint64 * max(len(arguments), 1))(*(a & 0xFFFFFFFFFFFFFFFF for a in arguments))
     start = ctypes.addressof(values)

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from .nodes.among_gpus import AmongNode as AmongNode
 from .nodes.arrays import ArrayNode as ArrayNode
 from .nodes.arrays import HostNode as HostNode
+from .nodes.elsewhere import CopyNode as CopyNode
+from .nodes.elsewhere import Moving as Moving
 from .nodes.matrices import MatrixNode as MatrixNode
 from .nodes.transforms import FourierNode as FourierNode
 
@@ -219,6 +221,8 @@ FUSED_CONVOLUTIONS = CONVOLUTIONS | {"fprop_fused"}
 # Calls of the device's libraries: each is given to a stream once, and what the library did there is a node.
 LibraryNode = ProductNode | MatrixNode | ConvolutionNode | FourierNode | AmongNode
 GraphNode = KernelNode | LibraryNode | EventNode
+# What can be begun with other memory each time.
+MovingNode = KernelNode | CopyNode | ProductNode | MatrixNode | FourierNode | ArrayNode
 
 PRODUCT_WORKSPACE = 32 << 20
 
@@ -364,6 +368,14 @@ class Engine(Protocol):
 
     def alone(self, node: MatrixNode | ArrayNode | HostNode) -> Graph:
         """A call that no graph can hold (not `MatrixNode.is_captured`), to be launched like one."""
+        ...
+
+    def moving(self, nodes: Sequence[MovingNode]) -> Moving:
+        """Nodes that run one after the other, given stand-ins (`nodes/elsewhere.py`) for some addresses.
+
+        Of a `MatrixNode` stand-ins are among the operands of one that is captured; of a `ProductNode` they
+        are a, b and c.
+        """
         ...
 
     def launch(self, node: KernelNode) -> None:

@@ -92,11 +92,24 @@ def places_of(plan: NativePlan, sizes: Mapping[str, int], own: Sequence[Node]) -
 class Layout:
     """Addresses of all values on a device.
 
+    Args:
+        plan: what is run.
+        sizes: of symbolic dimensions.
+        device: number of the device.
+        elsewhere: addresses of values that lie in memory of others.
+
     Attributes:
         frames: an array for each value that has memory, laid out as on the device; its elements mean nothing.
     """
 
-    def __init__(self, plan: NativePlan, sizes: Mapping[str, int], device: int) -> None:
+    def __init__(
+        self,
+        plan: NativePlan,
+        sizes: Mapping[str, int],
+        device: int,
+        elsewhere: Mapping[Node, int] | None = None,
+    ) -> None:
+        self._elsewhere = elsewhere or {}
         self.plan, self.sizes, self.device = plan, dict(sizes), device
         self.frames = frames_of(plan, sizes)
         self._memory = device_memory(device)
@@ -124,6 +137,7 @@ class Layout:
         """Offsets in the arena; how large it is."""
         own = [n for n in self.frames if not self.plan.layouts.is_view(n)]
         own = [n for n in own if self._variable_of(n) is None and n not in self.plan.inside]
+        own = [n for n in own if n not in self._elsewhere]
         places = places_of(self.plan, self.sizes, own)
         self._offsets, self._rooms, self._shared = places.offsets, places.rooms, places.shared
         return places.nbytes
@@ -165,6 +179,8 @@ class Layout:
             return self.variable(variable)
         if node in self.plan.inside:
             return self.base_address(self.plan.owner(node)) + self._beyond(node)
+        if node in self._elsewhere:
+            return self._elsewhere[node]
         return self._base + self._offsets[node]
 
     def _beyond(self, node: Node) -> int:

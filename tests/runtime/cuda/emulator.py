@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,6 +40,7 @@ from magmadnn.backends.cuda.engine import (
     AmongNode,
     ArrayNode,
     ConvolutionNode,
+    CopyNode,
     EventNode,
     FourierNode,
     GraphNode,
@@ -47,10 +48,12 @@ from magmadnn.backends.cuda.engine import (
     KernelNode,
     LibraryNode,
     MatrixNode,
+    MovingNode,
     NativeCall,
     ProductNode,
 )
 from magmadnn.backends.cuda.nodes.arrays import DeviceArray
+from magmadnn.backends.cuda.nodes.elsewhere import ALIGNMENT, moved
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 from magmadnn.memory import as_dtype
 from magmadnn.runtime.cuda import code
@@ -220,7 +223,26 @@ class EmulatedCall:
         self._engine.later(lambda: self._engine.run(self.node))
 
 
-def _run(node: GraphNode | ArrayNode) -> None:
+class EmulatedMoving:
+    """Nodes one after the other, with other memory each time."""
+
+    def __init__(self, nodes: Sequence[MovingNode], engine: Emulator) -> None:
+        self.nodes, self._engine = tuple(nodes), engine
+        self.launches = 0
+
+    def launch(self, places: Sequence[int]) -> None:
+        assert not any(place % ALIGNMENT for place in places)
+        self.launches += 1
+        for node in self.nodes:
+            self._engine.later(partial(self._engine.run, moved(node, places)))
+            if isinstance(node, ArrayNode):  # whose function raises where it is called
+                self._engine.wait()
+
+
+def _run(node: GraphNode | ArrayNode | CopyNode) -> None:
+    if isinstance(node, CopyNode):
+        ctypes.memmove(node.to, node.source, node.nbytes)
+        return
     if isinstance(node, ArrayNode):
         node.run([ForeignArray(_seen(array)) for array in node.arrays])
         return
@@ -258,8 +280,10 @@ def _seen(array: DeviceArray) -> np.ndarray:
     return np.ndarray(array.shape, array.dtype, raw, before, array.strides)
 
 
-def addresses_of(node: GraphNode | ArrayNode) -> Sequence[int]:
+def addresses_of(node: GraphNode | ArrayNode | CopyNode) -> Sequence[int]:
     """What a node is given: addresses, and numbers that are far too small for one."""
+    if isinstance(node, CopyNode):
+        return (node.to, node.source)
     if isinstance(node, ArrayNode):
         return node.addresses
     if isinstance(node, LibraryNode):
@@ -420,6 +444,7 @@ class Emulator:
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         self._count = 0
         self.graphs: list[EmulatedGraph] = []
+        self.moved: list[EmulatedMoving] = []
         self.marks: list[str] = []
         self.memory: HostMemory | None = None
         self.queue: list[Callable[[], None]] = []
@@ -433,6 +458,7 @@ class Emulator:
         """Forget graphs, and draw the order of nodes from this seed on."""
         self._draw.seed(seed)
         self.graphs.clear()
+        self.moved.clear()
         self.queue.clear()
         for lane in self.lanes:
             lane.queue.clear()
@@ -441,7 +467,7 @@ class Emulator:
         """Have something done after all that was launched before."""
         self.queue.append(what)
 
-    def run(self, node: GraphNode | ArrayNode) -> None:
+    def run(self, node: GraphNode | ArrayNode | CopyNode) -> None:
         """Do what a node says, if the memory that it is given is still there."""
         if self.memory is not None:
             freed = [k for k, x in enumerate(addresses_of(node)) if self.memory.is_freed(x)]
@@ -500,6 +526,11 @@ class Emulator:
                 node.gpus.prepare(node.kind, node.count, node.dtype, node.stored)
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
+
+    def moving(self, nodes: Sequence[MovingNode]) -> EmulatedMoving:
+        assert all(isinstance(node, MovingNode) for node in nodes)
+        self.moved.append(EmulatedMoving(nodes, self))
+        return self.moved[-1]
 
     def alone(self, node: MatrixNode | ArrayNode | HostNode) -> EmulatedCall | CalledAlone:
         if isinstance(node, HostNode):

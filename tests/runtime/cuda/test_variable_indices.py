@@ -13,7 +13,7 @@ from magmadnn.errors import DataError
 from magmadnn.memory import DEVICE
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.layout import Layout
-from magmadnn.runtime.cuda.running.runner import Instance
+from magmadnn.runtime.cuda.running.instance import Instance
 from tests.runtime.cuda.devices import DEVICES, on
 
 ROWS, CLASSES = 11, 7

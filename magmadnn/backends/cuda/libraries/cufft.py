@@ -6,7 +6,8 @@ from ctypes import byref, c_int, c_longlong, c_size_t, c_void_p
 from typing import Any
 
 from magmadnn.backends.cuda.nodes.transforms import FourierNode
-from magmadnn.errors import DeviceError
+
+from .taken import Caller, Taken
 
 # cufftType, single and double
 _TYPES = {"c2c": (0x29, 0x69), "r2c": (0x2A, 0x6A), "c2r": (0x2C, 0x6C)}
@@ -27,7 +28,7 @@ class Transforms:
     """
 
     def __init__(self, library: Any, stream: int) -> None:
-        self._library, self._stream = library, stream
+        self._library, self._stream, self._caller = library, stream, Caller()
         self._plans: dict[object, tuple[int, int]] = {}  # handles, and bytes of their workspace
 
     def workspace(self, node: FourierNode) -> int:
@@ -37,10 +38,17 @@ class Transforms:
     def call(self, node: FourierNode) -> None:
         """Give the stream a transform."""
         plan = c_int(self._plan(node)[0])
-        self._call("cufftSetWorkArea", plan, c_void_p(node.workspace))
+        begin = self._caller.begin
+        begin(self._library, "cufftSetWorkArea", plan, c_void_p(node.workspace))
         direction = [c_int(_INVERSE if node.inverse else _FORWARD)] if node.kind == "c2c" else []
         places = c_void_p(node.source), c_void_p(node.result)
-        self._call(_CALLS[node.kind][node.double], plan, *places, *direction)
+        begin(self._library, _CALLS[node.kind][node.double], plan, *places, *direction)
+
+    def taken(self, node: FourierNode) -> list[Taken]:
+        """What `call` calls of the library, to be called later."""
+        with self._caller.taking() as found:
+            self.call(node)
+        return found
 
     def prepare(self, node: FourierNode) -> None:
         """Make the plan of a transform, if there is none."""
@@ -50,19 +58,14 @@ class Transforms:
         if node.plan not in self._plans:
             plan, nbytes = c_int(), c_size_t()
             sizes = (c_longlong * len(node.sizes))(*node.sizes)
-            self._call("cufftCreate", byref(plan))
-            self._call("cufftSetAutoAllocation", plan, c_int(0))
+            self._caller.ask(self._library, "cufftCreate", byref(plan))
+            self._caller.ask(self._library, "cufftSetAutoAllocation", plan, c_int(0))
             none, packed = c_void_p(), c_longlong(1)
-            self._call(
-                "cufftMakePlanMany64",
+            self._caller.ask(
+                self._library, "cufftMakePlanMany64",
                 plan, c_int(len(node.sizes)), sizes, none, packed, packed, none, packed, packed,
                 c_int(_TYPES[node.kind][node.double]), c_longlong(node.count), byref(nbytes),
             )  # fmt: skip
-            self._call("cufftSetStream", plan, c_void_p(self._stream))
+            self._caller.ask(self._library, "cufftSetStream", plan, c_void_p(self._stream))
             self._plans[node.plan] = plan.value, nbytes.value
         return self._plans[node.plan]
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        status: int = getattr(self._library, name)(*arguments)
-        if status:
-            raise DeviceError(f"the device failed: {name} gives status {status}")

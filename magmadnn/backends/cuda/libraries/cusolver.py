@@ -11,6 +11,7 @@ from .factors import Factors
 from .handles import Copy, Handles
 from .refinements import Refinements
 from .spectra import Spectra
+from .taken import Taken
 
 
 class MatrixFunctions:
@@ -25,6 +26,7 @@ class MatrixFunctions:
 
     def __init__(self, blas: Any, solver: Any, stream: int, copy: Copy = driver.copy) -> None:
         handles = Handles(blas, solver, stream)
+        self._caller = handles.caller
         self._factors, self._spectra = Factors(handles), Spectra(handles, copy)
         self._refinements = Refinements(handles, copy)
 
@@ -35,6 +37,13 @@ class MatrixFunctions:
     def call(self, node: MatrixNode) -> None:
         """Give the stream the call of a node."""
         self._of(node).call(node)
+
+    def taken(self, node: MatrixNode) -> list[Taken]:
+        """What `call` calls of the libraries, to be called later: of functions that look at no values."""
+        assert node.is_captured
+        with self._caller.taking() as found:
+            self.call(node)
+        return found
 
     def _of(self, node: MatrixNode) -> Factors | Spectra | Refinements:
         if node.function == "sgesv":

@@ -9,7 +9,8 @@ from typing import Any
 
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode
-from magmadnn.errors import DeviceError
+
+from .taken import Caller
 
 _LETTERS = {"float32": "S", "float64": "D"}
 _REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
@@ -24,47 +25,52 @@ class Handles:
         blas: cuBLAS, as `ctypes.CDLL` gives it.
         solver: cuSOLVER, likewise.
         stream: what calls are given to.
+
+    Attributes:
+        caller: makes all calls.
     """
 
     def __init__(self, blas: Any, solver: Any, stream: int) -> None:
         self._blas, self.solver, self.stream = blas, solver, stream
         self._blas_handle, self._solver_handle = c_void_p(), c_void_p()
-        self._call(blas, "cublasCreate_v2", byref(self._blas_handle))
-        self._call(blas, "cublasSetStream_v2", self._blas_handle, c_void_p(stream))
-        self._call(solver, "cusolverDnCreate", byref(self._solver_handle))
-        self._call(solver, "cusolverDnSetStream", self._solver_handle, c_void_p(stream))
+        self.caller = Caller()
+        ask = self.caller.ask
+        ask(blas, "cublasCreate_v2", byref(self._blas_handle))
+        ask(blas, "cublasSetStream_v2", self._blas_handle, c_void_p(stream))
+        ask(solver, "cusolverDnCreate", byref(self._solver_handle))
+        ask(solver, "cusolverDnSetStream", self._solver_handle, c_void_p(stream))
 
     def by_blas(self, node: MatrixNode, name: str, *arguments: Any) -> None:
         """Call cuBLAS's function of a name, with `?` for the letter of the dtype."""
         # A workspace of our own: what cuBLAS would take itself cannot be part of a graph within another.
         room = c_void_p(node.workspace), c_size_t(PRODUCT_WORKSPACE)
-        self._call(self._blas, "cublasSetWorkspace_v2", self._blas_handle, *room)
+        self.caller.begin(self._blas, "cublasSetWorkspace_v2", self._blas_handle, *room)
         full = f"cublas{name.replace('?', _LETTERS[node.dtype])}"
-        self._call(self._blas, full, self._blas_handle, *arguments)
+        self.caller.begin(self._blas, full, self._blas_handle, *arguments)
 
     def by_solver(self, node: MatrixNode, name: str, *arguments: Any) -> None:
         """The same of cuSOLVER's."""
-        full = f"cusolverDn{name.replace('?', _LETTERS[node.dtype])}"
-        self._call(self.solver, full, self._solver_handle, *arguments)
+        self.caller.begin(self.solver, _full(node, name), self._solver_handle, *arguments)
 
     def words(
         self, node: MatrixNode, name: str, *arguments: Any, behind: Sequence[Any] = ()
     ) -> int:
         """What a function `NAME_bufferSize` says: how many numbers its function wants for itself."""
-        found = c_int()
-        self.by_solver(node, f"{name}_bufferSize", *arguments, byref(found), *behind)
+        found, asked = c_int(), _full(node, f"{name}_bufferSize")
+        told = *arguments, byref(found), *behind
+        self.caller.ask(self.solver, asked, self._solver_handle, *told)
         return found.value
 
     def made(self, name: str) -> c_void_p:
         """What a function of cuSOLVER makes that takes a place for it alone: parameters of others."""
         found = c_void_p()
-        self._call(self.solver, f"cusolverDn{name}", byref(found))
+        self.caller.ask(self.solver, f"cusolverDn{name}", byref(found))
         return found
 
-    def _call(self, library: Any, name: str, *arguments: Any) -> None:
-        status: int = getattr(library, name)(*arguments)
-        if status:
-            raise DeviceError(f"the device failed: {name} gives status {status}")
+
+def _full(node: MatrixNode, name: str) -> str:
+    """The name of cuSOLVER's function for a dtype."""
+    return f"cusolverDn{name.replace('?', _LETTERS[node.dtype])}"
 
 
 def one(node: MatrixNode) -> Any:

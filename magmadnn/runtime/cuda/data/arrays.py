@@ -52,7 +52,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> OnDevice
 
 def is_finite(array: OnDevice) -> bool:
     """Whether no element is NaN or infinite."""
-    return _is_good(array, _finite_launches)
+    return _is_good(array, finite_launches)
 
 
 def is_within(array: OnDevice, end: int) -> bool:
@@ -64,14 +64,15 @@ def look_at(array: OnDevice, fault: int) -> None:
     """Begin to look for what `array.looks` wants to know; a word at `fault` is set where it is not so."""
     launches = []
     if array.looks.wants_finite:
-        launches += _finite_launches(array, fault)
+        launches += finite_launches(array, fault)
     if (end := array.looks.wants_below) is not None:
         launches += _within_launches(array, fault, end)
     for launch in launches:
         begin(array.device, launch)
 
 
-def _finite_launches(array: OnDevice, fault: int) -> list[Launch]:
+def finite_launches(array: OnDevice, fault: int) -> list[Launch]:
+    """Launches that set a word where an element is NaN or infinite; none where none can be."""
     if array.dtype.kind == "c":  # two numbers beside each other
         parts = array.dtype.type(0).real.dtype.name, 2 * array.size, array.place
     elif array.dtype.name in ("float32", "float64", *HALVES):

@@ -20,8 +20,9 @@ from magmadnn.runtime.profile.steps import enough_runs, is_wide, step_time, vari
 from magmadnn.runtime.profile.text import Profile
 
 from .graphs import graph_of, nodes_of
+from .instance import Instance
 from .rates import rates_of
-from .runner import CudaRunner, Instance
+from .runner import CudaRunner
 
 
 def profile_on_device(

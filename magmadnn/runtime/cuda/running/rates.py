@@ -16,7 +16,7 @@ from magmadnn.compiler.rates import Rates
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
 
-from .runner import workspaces_of
+from .instance import workspaces_of
 
 _ENOUGH = 1e-3  # seconds of a run that is long beside its launch
 _RUNS = 5

@@ -2,245 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-
-import numpy as np
+from collections.abc import Mapping, Sequence
 
 from magmadnn.backends.cuda import device_engine
-from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Engine, Graph
-from magmadnn.compiler.cuda.text.finite import look_within
+from magmadnn.backends.cuda.engine import Engine
 from magmadnn.compiler.plan.listing import describe
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
-from magmadnn.graph.node import VARIABLE, Node
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.memory import Kind, MemoryManager
-from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.agreement import ALONE, Agreement
-from magmadnn.runtime.cuda.code import Specialised, specialised
-from magmadnn.runtime.cuda.layout import Layout, comes_to
-from magmadnn.runtime.cuda.schedule.hazards import Span
-from magmadnn.runtime.cuda.schedule.launch import Item
-from magmadnn.runtime.cuda.schedule.launches import Items, finite_items, may_fault, runs_on_device
-from magmadnn.runtime.cuda.schedule.listing import listing
-from magmadnn.runtime.cuda.schedule.megakernel import whole
+from magmadnn.runtime.cuda.schedule.launches import runs_on_device
 from magmadnn.runtime.step_memory import StepMemory
-from magmadnn.runtime.variables import is_finite, tensor_of
 
-from .graphs import cut_at_calls, graph_of, merged
-from .memory_needs import PRODUCTS_AT_ONCE, memory_on_device
+from .direct import Direct, Fed, are_finite, direct, lies_well
+from .instance import Instance, Limits
+from .memory_needs import memory_on_device
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 _LAYOUTS_KEPT = 8
-
-Action = Callable[[], None]
-Limits = tuple[tuple[Node, int], ...]  # variables that hold integers, and what they are below
-
-
-class Instance:
-    """A plan laid out on a device for given sizes."""
-
-    def __init__(
-        self, plan: NativePlan, sizes: Mapping[str, int], device: int, tensor_float: bool
-    ) -> None:
-        self.plan = plan
-        self.layout = Layout(plan, sizes, device)
-        self.engine = device_engine(device)
-        self.items = Items(self.layout, self.engine, partial(workspaces_of, device), tensor_float)
-        self._faulty = may_fault(plan)
-        self._coming: list[Specialised] = []  # in whose place several launches run
-        self._look: Graph | None = None
-        self._before: dict[Node, MemoryManager] = {}
-        self._addresses: tuple[int, ...] | None = None
-        # graphs and calls: until outputs are known, and from then on
-        self._computing: list[Action] = []
-        self._updating: list[Action] = []
-        self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
-        self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
-
-    def prepare(self) -> None:
-        """Compile, choose algorithms and make graphs now, in place of at the first run."""
-        self._prepare(self.layout.begin())
-
-    def _prepare(self, addresses: tuple[int, ...]) -> None:
-        """Graphs and calls in order; anew where a variable has moved, or a kernel was compiled."""
-        if addresses == self._addresses and not self._can_specialise():
-            return
-        self._coming.clear()
-        self._addresses, self._computing, self._updating, self._look = None, [], [], None
-        for is_update, works in itertools.groupby(
-            self.plan.work, lambda work: work.phase >= self.plan.checked
-        ):
-            actions = self._updating if is_update else self._computing
-            actions.append(self._graph(self._launches(list(works))).launch)
-        self._addresses = addresses
-
-    def _launches(self, works: Sequence[Work]) -> list[Item]:
-        """The launches of some steps; of a small plan one kernel, once that is compiled."""
-        items = [item for work in works for item in self.items.of(work)]
-        if not self.items.small:
-            return items
-        one = whole(items)
-        kernel = specialised(self.engine, [one.variant])
-        if kernel.is_there(1):
-            return [Item(one, (), ())]
-        self._coming.append(kernel)
-        return [item for work in works for item in self.items.of(work, any_size=True)]
-
-    def _graph(self, items: Sequence[Item]) -> Graph:
-        """A graph of launches; those of small plans stay as they are, so that a new size compiles nothing."""
-        return graph_of(self.engine, items, merges=not self.items.small)
-
-    def _can_specialise(self) -> bool:
-        """Whether a kernel for given sizes can take the place of several launches from now on."""
-        return any(kernel.is_there(1) for kernel in self._coming)
-
-    def listing(self) -> str:
-        """The launches of a run, graph by graph, with what each waits for."""
-        self.layout.begin()
-        texts = list[str]()
-        waiting = [item for work in self.plan.work for item in self.items.of(work)]
-        one = [Item(whole(waiting), (), ())] if self.items.small else waiting
-        for part in cut_at_calls(one):
-            made = merged(part, self.items.chip)
-            texts.append(listing(made.items, made.after))
-        return "\n".join(texts)
-
-    def run(
-        self, fed: Mapping[Node, Array], guard: bool, workers: Agreement = ALONE
-    ) -> list[Array] | None:
-        """The outputs, as arrays of their own, after every variable got its new value.
-
-        None where a row was asked for that is not there, and, with `guard`, where an output or a new value is
-        NaN or infinite, here or at one of `workers`; no variable is changed then.
-        """
-        layout = self.layout
-        well = self._compute(fed)
-        outputs = [layout.read(node) for node in self.plan.program.outputs]
-        if guard:
-            well = well and all(map(is_finite, outputs))
-        if not workers.all(well, "outputs are finite"):
-            return None
-        if guard:
-            self._remember()
-        for update in self._updating:
-            update()
-        if guard and not workers.all(self._is_finite(), "new values are finite"):
-            self._restore()
-            return None
-        self._write()
-        return outputs
-
-    def _compute(self, fed: Mapping[Node, Array | OnDevice]) -> bool:
-        """Compute outputs, and whatever may raise; whether all went well."""
-        layout = self.layout
-        self._prepare(layout.begin())
-        for node, array in fed.items():
-            if node in layout.frames:
-                layout.write(node, array)
-        for compute in self._computing:
-            compute()
-        return not (self._faulty and self.plan.checked and layout.take_faults())
-
-    def run_into(self, fed: Mapping[Node, Array | OnDevice], goals: Sequence[int]) -> bool:
-        """A run of a plan without updates, whose outputs are copied to addresses on the device.
-
-        Nothing of them comes to the host. False where something is wrong: nothing is copied then.
-        """
-        if not self._compute(fed):
-            return False
-        layout, bases = self.layout, self.plan.layouts.bases
-        for node, goal in zip(self.plan.program.outputs, goals, strict=True):
-            base = bases[node]
-            layout.copy_within(goal, layout.base_address(base), layout.frames[base].nbytes)
-        return True
-
-    def are_within(self, limits: Limits) -> bool:
-        """Whether integers in variables are known to be at least 0 and below a limit."""
-        addresses = tuple(self.layout.variable(node) for node, _ in limits)
-        if self._limits is None or self._limits[:2] != (addresses, limits):
-            if not all(self.layout.is_there(node) for node, _ in limits):
-                return False
-            word = self.layout.faults
-            launches = [
-                look_within(word, node.dtype.name, tensor_of(node).size, address, end)
-                for (node, end), address in zip(limits, addresses, strict=True)
-            ]
-            # beside each other: all that any of them writes is the same
-            graph = self._graph([Item(launch, (), ()) for launch in launches])
-            self._limits = addresses, limits, graph
-        self._limits[2].launch()
-        return not self.layout.take_faults()
-
-    def _remember(self) -> None:
-        """Copy what is about to be written over."""
-        layout = self.layout
-        for value in self.plan.in_place:
-            start, end = layout.span(value)
-            if value not in self._before:
-                self._before[value] = MemoryManager(
-                    end - start, np.uint8, Kind.DEVICE, layout.device
-                )
-            layout.copy_within(self._before[value].device_pointer(write=True), start, end - start)
-
-    def _restore(self) -> None:
-        layout = self.layout
-        for value, before in self._before.items():
-            start, end = layout.span(value)
-            layout.copy_within(start, before.device_pointer(), end - start)
-        layout.written()
-
-    def _is_finite(self) -> bool:
-        """Whether no new value is NaN or infinite."""
-        layout = self.layout
-        if self._look is None:
-            word = (layout.faults, layout.faults + 8)
-            new = [value for _, value in self.plan.program.updates]
-            items = finite_items(word, [(v.dtype.name, layout.span(v)) for v in new])
-            self._look = self._graph(items)
-        self._look.launch()
-        others = [
-            v for _, v in self.plan.program.updates if v.dtype.name not in ("float32", "float64")
-        ]
-        return not layout.take_faults() and all(is_finite(layout.read(v)) for v in others)
-
-    def _write(self) -> None:
-        """Give variables the new values that do not lie in their memory already."""
-        bases = self.plan.layouts.bases
-        moved = [(t, self.layout.read(v)) for t, v in self._fresh if not self._can_copy(t, v)]
-        for target, value in self._fresh:
-            if self._can_copy(target, value):
-                nbytes = self.layout.frames[bases[value]].nbytes
-                source = self.layout.base_address(bases[value])
-                self.layout.copy_within(self.layout.variable(target), source, nbytes)
-                tensor_of(target).memory.device_pointer(write=True)
-        self.layout.written()
-        for target, array in moved:
-            target.value.write(array)
-
-    def _can_copy(self, target: Node, value: Node) -> bool:
-        """Whether a new value is one block, of nobody else's, that can be copied on the device."""
-        base = self.plan.layouts.bases[value]
-        own = base.op is not VARIABLE and base not in self.plan.in_place
-        whole = own and self.plan.layouts.is_whole(value)
-        return whole and comes_to(tensor_of(target), self.layout.device)
-
-
-_workspaces: dict[Engine, list[MemoryManager]] = {}
-
-
-def workspaces_of(device: int) -> list[Span]:
-    """Pieces of scratch memory for products by the device's library, each for one at a time."""
-    engine = device_engine(device)
-    if engine not in _workspaces:
-        _workspaces[engine] = [
-            MemoryManager(PRODUCT_WORKSPACE, np.uint8, Kind.DEVICE, device)
-            for _ in range(PRODUCTS_AT_ONCE)
-        ]
-    starts = [memory.device_pointer(write=True) for memory in _workspaces[engine]]
-    return [(start, start + PRODUCT_WORKSPACE) for start in starts]
 
 
 class CudaRunner:
@@ -256,6 +36,7 @@ class CudaRunner:
         self.plan, self.device, self.tensor_float = plan, device, tensor_float
         self._instances: OrderedDict[tuple[tuple[str, int], ...], Instance] = OrderedDict()
         self._latest: Instance | None = None
+        self._directs: dict[tuple[bool, ...], Direct | None] = {}  # by which operands lie well
 
     @property
     def engine(self) -> Engine:
@@ -285,9 +66,36 @@ class CudaRunner:
         """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
         return self.instance(sizes).run(fed, guard, workers)
 
-    def run_into(self, fed: Mapping[Node, Array | OnDevice], goals: Sequence[int]) -> bool:
-        """A run of a plan of fixed sizes, as `Instance.run_into`."""
+    def run_into(self, fed: Fed, goals: Sequence[int], finite: bool = False) -> bool:
+        """A run of a plan of fixed sizes, without updates, whose outputs are written to addresses there.
+
+        Nothing of them comes to the host. False where something is wrong.
+
+        Args:
+            fed: its operands; where these lie on the device they are not copied, if they lie well.
+            goals: the addresses.
+            finite: whether NaN and infinity in operands are wrong; the same in all runs.
+        """
+        made = self.direct({node: lies_well(values) for node, values in fed.items()}, finite)
+        if made is not None:
+            return made.run(fed, goals)
+        if finite and not all(map(are_finite, fed.values())):
+            return False
         return self.instance({}).run_into(fed, goals)
+
+    def direct(self, operands: Mapping[Node, bool], finite: bool) -> Direct | None:
+        """What computes with those operands where they lie of which this is said; None where nothing can."""
+        there = tuple(operands.values())
+        if there not in self._directs:
+            self._directs[there] = direct(
+                self.plan, self.device, self.tensor_float, operands, finite
+            )
+        return self._directs[there]
+
+    def all_direct(self) -> Direct | None:
+        """What was made for operands that all lie well, if it copies none."""
+        found = next((made for there, made in self._directs.items() if all(there)), None)
+        return found if found is not None and found.is_whole else None
 
     @property
     def are_whole(self) -> list[bool]:
@@ -305,11 +113,13 @@ class CudaRunner:
     @property
     def nbytes(self) -> int:
         """Memory on the device that is kept for the next run."""
-        return sum(instance.layout.nbytes for instance in self._instances.values())
+        made = *self._instances.values(), *filter(None, self._directs.values())
+        return sum(one.layout.nbytes for one in made)
 
     def give_back(self) -> None:
         """Give that memory back; the next run lays it out anew, with its graphs."""
         self._instances.clear()
+        self._directs.clear()
         self._latest = None
 
     def are_within(self, limits: Limits, sizes: Mapping[str, int]) -> bool:

@@ -41,8 +41,9 @@ from magmadnn.runtime.cuda.schedule.megakernel import whole
 from magmadnn.runtime.variables import tensor_of
 
 from .graphs import graphs_of, variants_of
+from .instance import workspaces_of
 from .pattern import Meaning, Pattern
-from .runner import CudaRunner, workspaces_of
+from .runner import CudaRunner
 from .sliced_plans import fetched_rounded
 
 _SIDES = 2

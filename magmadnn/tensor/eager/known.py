@@ -1,0 +1,82 @@
+"""Calls as they are known at once: by how Tensors in a GPU's memory are laid out, and by plain arguments.
+
+What a call is known by in full takes longer to find than a small matrix to solve. So a call whose operands
+lie as those of one before goes straight to the program that computed that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from magmadnn.backends.cuda.nodes.elsewhere import ALIGNMENT
+from magmadnn.memory import Kind
+
+_PLAIN = frozenset({bool, int, float, complex, str, type(None)})
+
+
+class Known(NamedTuple):
+    """A call.
+
+    Attributes:
+        key: what it is known by.
+        places: addresses of its operands.
+        device: number of the device that all lie on.
+    """
+
+    key: Hashable
+    places: list[int]
+    device: int
+
+
+def known_call(
+    what: Hashable, values: Sequence[Any], named: Mapping[str, Any], tensor: type
+) -> Known | None:
+    """A call with such arguments; None where one is nothing of the kind, or lies at an odd address.
+
+    Args:
+        what: is called.
+        values: Tensors, tuples with some, and plain arguments.
+        named: plain arguments, or tuples of them.
+        tensor: the class of Tensors.
+    """
+    operands: list[Any] = []
+    parts = _parts(values, tensor, operands)
+    settings = _parts(named.values(), None, operands) if named else ()
+    if parts is None or settings is None or not operands:
+        return None
+    device, places = operands[0].device, list[int]()
+    for operand in operands:
+        memory = operand.memory
+        if memory.device != device:
+            return None
+        place = memory.device_pointer()
+        if operand.size != memory.size:
+            place += operand.offset * memory.dtype.itemsize
+        if place % ALIGNMENT:
+            return None
+        places.append(place)
+    return Known((what, device, parts, tuple(named), settings), places, device)
+
+
+def _parts(
+    values: Iterable[Any], tensor: type | None, operands: list[Any]
+) -> tuple[Any, ...] | None:
+    found: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind is tensor:
+            if value.kind is not Kind.DEVICE:
+                return None
+            found.append((value.shape, value.strides, value.dtype))
+            operands.append(value)
+        elif kind in _PLAIN:
+            found.append((kind, value))
+        elif issubclass(kind, tuple):
+            inner = _parts(value, tensor, operands)
+            if inner is None:
+                return None
+            found.append((kind, inner))
+        else:
+            return None
+    return tuple(found)

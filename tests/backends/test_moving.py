@@ -1,0 +1,198 @@
+"""Launches with other memory each time: calls that are taken down once, on stand-ins of the libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.backends.cuda import _driver as driver
+from magmadnn.backends.cuda._cublaslt import Products
+from magmadnn.backends.cuda._moving import CudaMoving
+from magmadnn.backends.cuda.engine import (
+    ArrayNode,
+    CopyNode,
+    FourierNode,
+    KernelNode,
+    MatrixNode,
+    ProductNode,
+)
+from magmadnn.backends.cuda.libraries.cufft import Transforms
+from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
+from magmadnn.backends.cuda.libraries.taken import Taken
+from magmadnn.backends.cuda.nodes.arrays import DeviceArray
+from magmadnn.backends.cuda.nodes.elsewhere import moved, number_of, parted, stand_in
+from magmadnn.errors import DeviceError
+from tests.backends import test_cublaslt, test_cufft, test_cusolver
+from tests.runtime.cuda.emulator import _seen
+
+RNG = np.random.default_rng(6)
+STREAM = 7
+
+
+class Driver:
+    """Functions of the driver that are called, in this process's memory."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+        self.status = 0
+
+    def function(self, name: str) -> Any:
+        return {"cuLaunchKernel": self._launch, "cuMemcpyAsync": self._copy}[name]
+
+    def _copy(self, to: Any, source: Any, nbytes: Any, stream: Any) -> int:
+        assert stream.value == STREAM
+        ctypes.memmove(to.value, source.value, nbytes.value)
+        return self.status
+
+    def _launch(self, function: Any, *told: Any) -> int:
+        *sizes, shared, stream, places, extra = told
+        assert (stream.value, extra) == (STREAM, None)
+        count = function.value  # of its arguments
+        values = [ctypes.c_int64.from_address(places[k]).value for k in range(count)]
+        self.launched.append(([x.value for x in sizes], shared.value, values))
+        return self.status
+
+
+class Device:
+    """Takes calls down, as an engine does."""
+
+    stream = STREAM
+
+    def __init__(self) -> None:
+        self.lt, self.fourier = test_cublaslt.Library(), test_cufft.Library()
+        self.blas, self.solver = test_cusolver.Library(), test_cusolver.Library()
+        self._products = Products(self.lt, STREAM)
+        self._functions = MatrixFunctions(self.blas, self.solver, STREAM)
+        self._transforms = Transforms(self.fourier, STREAM)
+        self.inside = 0
+
+    def __enter__(self) -> None:
+        self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.inside -= 1
+
+    def product(self, node: ProductNode, held: ExitStack) -> Taken:
+        return self._products.taken(node, held)
+
+    def matrices(self, node: MatrixNode) -> list[Taken]:
+        return self._functions.taken(node)
+
+    def transform(self, node: FourierNode) -> list[Taken]:
+        return self._transforms.taken(node)
+
+    def call_arrays(self, node: ArrayNode) -> None:
+        assert self.inside
+        node.run([_seen(array) for array in node.arrays])
+
+    def moving(self, *nodes: Any) -> CudaMoving:
+        return CudaMoving(nodes, self, self)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(driver, "function", made.function)
+    return made
+
+
+def test_stand_ins_are_no_addresses_and_no_numbers() -> None:
+    assert number_of(stand_in(3)) == 3 and parted(stand_in(3) + 24) == (3, 24)
+    assert parted(stand_in(0) - 8) == (0, -8)
+    scales = [np.float64(x).view(np.int64).item() for x in (1 / 12, -3.0, 1e-200, 1e300, np.inf)]
+    for other in (0, 7, -1, -(1 << 60), 1 << 47, (1 << 50) - (1 << 41), *scales):
+        assert number_of(other) is None and parted(other) is None
+    node = CopyNode(stand_in(1) + 8, stand_in(0), 16)
+    assert moved(node, [512, 1024]) == CopyNode(1032, 512, 16)
+    arrays = ArrayNode("x", (DeviceArray(stand_in(0), (2,), (8,), np.dtype("f8")),), print)
+    assert moved(arrays, [256]).arrays[0].address == 256
+
+
+def test_kernels_and_copies(calls: Driver) -> None:
+    a, b = np.arange(4.0), np.zeros(4)
+    kernel = KernelNode(4, (1, 2, 3), (32, 1, 1), 0, (5, stand_in(1) + 8, -1, stand_in(0)))
+    moving = Device().moving(kernel, CopyNode(stand_in(1), stand_in(0), a.nbytes))
+    for left, right in ((a, b), (b, a)):
+        left[:] = RNG.normal(size=4)
+        places = [left.ctypes.data, right.ctypes.data]
+        moving.launch(places)
+        np.testing.assert_array_equal(left, right)
+        assert calls.launched[-1][0] == [1, 2, 3, 32, 1, 1]
+        assert calls.launched[-1][2] == [5, places[1] + 8, -1, places[0]]
+
+
+def test_functions_of_matrices(calls: Driver) -> None:
+    """Factors and a solution in memory that is elsewhere, and exchanges that stay."""
+    n = 5
+    exchanges, info = np.zeros(n, np.int32), np.zeros(1, np.int32)
+    told = {
+        "dtype": "float64", "tables": (), "info": info.ctypes.data, "workspace": 99, "height": n,
+        "width": n, "pieces": (exchanges.ctypes.data,), "matrices": 1, "columns": n,
+    }  # fmt: skip
+    first, second = (stand_in(0),), (stand_in(1) + 16,)
+    nodes = (
+        MatrixNode("getrf", settings=(), rows=n + 1, operands=(first,), **told),
+        MatrixNode("getrs", settings=(False,), rows=2, operands=(first, second), **told),
+    )
+    device = Device()
+    moving = device.moving(*nodes)
+    before = len(device.solver.calls)
+    for _ in range(3):
+        a, b = RNG.normal(size=(n, n)), RNG.normal(size=(2, n))
+        factors, right = a.T.copy(), np.r_[0.0, 0.0, b.reshape(-1)]
+        moving.launch([factors.ctypes.data, right.ctypes.data])
+        np.testing.assert_allclose(right[2:].reshape(2, n), np.linalg.solve(a, b.T).T, atol=1e-10)
+    assert len(device.solver.calls) == before + 6  # nothing is asked again
+
+
+def test_products_hold_their_descriptions(calls: Driver) -> None:
+    node = ProductNode(
+        "float64", False, (3, 4, 5), (False, True), stand_in(0), stand_in(1), stand_in(2), (5, 5, 4), 99,
+        algorithm=bytes([3] + [0] * 63),
+    )  # fmt: skip
+    device = Device()
+    held = len(device.lt.held)
+    moving = device.moving(node)
+    assert len(device.lt.held) == held + 4
+    for _ in range(2):
+        a, b, c = RNG.normal(size=(3, 5)), RNG.normal(size=(4, 5)), np.full((3, 4), np.nan)
+        moving.launch([x.ctypes.data for x in (a, b, c)])
+        np.testing.assert_allclose(c, a @ b.T)
+    assert device.lt.calls == ["float64 algorithm 3 stream 7"] * 2
+    del moving
+    gc.collect()
+    assert len(device.lt.held) == held
+
+
+def test_transforms_and_functions_of_arrays(calls: Driver) -> None:
+    room, n = np.zeros(96, np.uint8), 6
+    transform = FourierNode("c2c", True, (n,), 1, False, stand_in(0), stand_in(1), room.ctypes.data)
+    arrays = tuple(DeviceArray(stand_in(k), (n,), (16,), np.dtype("complex128")) for k in (1, 2))
+
+    def doubled(given: Any) -> None:
+        given[1][...] = 2 * given[0]
+
+    moving = Device().moving(transform, ArrayNode("doubled", arrays, doubled))
+    for _ in range(2):
+        x, y, z = (np.array(RNG.normal(size=n), np.complex128) for _ in range(3))
+        moving.launch([v.ctypes.data for v in (x, y, z)])
+        np.testing.assert_allclose(z, 2 * np.fft.fft(x))
+
+
+def test_failures_name_the_function(calls: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    device.fourier = test_cufft.Library("cufftExecZ2Z")
+    device._transforms = Transforms(device.fourier, STREAM)
+    node = FourierNode("c2c", True, (6,), 1, False, stand_in(0), stand_in(1), 99)
+    with pytest.raises(DeviceError, match="the device failed: cufftExecZ2Z gives status 5"):
+        device.moving(node).launch([0, 0])
+    calls.status = 700
+    monkeypatch.setattr(driver, "fail", lambda name, status: pytest.fail(f"{name} {status}"))
+    with pytest.raises(pytest.fail.Exception, match="cuMemcpyAsync 700"):
+        moving = device.moving(CopyNode(stand_in(0), stand_in(1), 8))
+        moving.launch([room.ctypes.data for room in np.zeros((2, 1))])

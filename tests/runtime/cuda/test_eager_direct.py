@@ -1,0 +1,259 @@
+"""Eager calls that compute with operands where they lie: which do, and that nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.backends.cuda.engine import ArrayNode, CopyNode, MatrixNode
+from magmadnn.backends.cuda.nodes.elsewhere import stand_in
+from magmadnn.compiler.cuda.library.small import group
+from magmadnn.errors import NumericError
+from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.running.runner import CudaRunner
+from magmadnn.tensor.eager import programs
+from magmadnn.tensor.eager.programs import Programs
+from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
+from tests.runtime.cuda.test_eager_calls import (
+    CALLS,
+    PAIRED,
+    RNG,
+    WORD,
+    few_kernels,
+    kept,
+    listed,
+    square,
+    there,
+)  # fmt: skip
+
+__all__ = ["few_kernels", "kept"]  # fixtures
+pytestmark = needs_compiler
+L, F = md.linalg, md.fft
+EVERY: dict[str, Callable[[Any], Any]] = CALLS | PAIRED
+
+
+@pytest.fixture
+def device() -> Iterator[Emulator]:
+    with emulated_device() as made:
+        yield made
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of copies on the device to and from the memory of programs."""
+    found: list[int] = []
+    original = Layout.copy_within
+
+    def copy(self: Layout, to: int, source: int, nbytes: int) -> None:
+        found.append(nbytes)
+        original(self, to, source, nbytes)
+
+    monkeypatch.setattr(Layout, "copy_within", copy)
+    return found
+
+
+def by_graphs(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], Any], a: np.ndarray
+) -> list[Any]:
+    """The results of the compiled program, whose graph has operands in memory of its own."""
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaRunner, "direct", lambda self, operands, finite: None)
+        patch.setattr(Programs, "again", lambda self, known: None)
+        programs.PROGRAMS._programs.clear()
+        found = [np.array(x.read()) for x in listed(call(there(a)))]
+    programs.PROGRAMS._programs.clear()
+    return found
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_operands_are_not_copied_and_bits_are_those_of_the_program(
+    name: str, device: Emulator, copies: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = square(5, 5)
+    monkeypatch.setattr(group, "LARGEST", 0)
+    wanted = by_graphs(monkeypatch, EVERY[name], a)
+    operand = there(a)
+    device.graphs.clear()
+    device.moved.clear()
+    copies.clear()
+    for _ in range(3):
+        found = listed(EVERY[name](operand))
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one.read(), other)
+    assert not device.graphs and device.moved
+    assert sum(moving.launches for moving in device.moved) >= 3
+    inside = [
+        n for m in device.moved for n in m.nodes if isinstance(n, CopyNode) and n.nbytes > WORD
+    ]
+    assert not inside and not copies, name
+    np.testing.assert_array_equal(operand.read(), a)
+
+
+@pytest.mark.parametrize("name", ["solve", "cholesky", "svd", "qr", "fft", "lu_factor", "matmul"])
+def test_a_call_like_one_before_is_known_at_once(
+    name: str, device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = (lambda a: L.solve(a, a)) if name == "solve" else EVERY[name]
+    call(there(square(6, 6)))
+    a = square(6, 6)
+    operand, wanted = there(a), listed(call(md.asarray(a)))
+
+    def refuse(*arguments: Any, **named: Any) -> None:
+        raise AssertionError("it is looked up in full")
+
+    monkeypatch.setattr(Programs, "call", refuse)
+    for one, other in zip(listed(call(operand)), wanted, strict=True):
+        if name != "svd" and name != "qr":
+            np.testing.assert_allclose(one.read(), other.read(), atol=1e-12)
+        assert (one.kind, one.shape, one.dtype) == (md.DEVICE, other.shape, other.dtype)
+    with pytest.raises(AssertionError, match="in full"):
+        call(there(a.astype("float32")))
+    with pytest.raises(AssertionError, match="in full"):
+        call(there(square(7, 7)))
+
+
+def test_arguments_by_name_and_in_tuples_are_known_too(
+    device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = square(6, 6), RNG.normal(size=(6, 2))
+    left, right = there(a), there(b)
+    calls = (
+        lambda: L.cho_solve((there(np.linalg.cholesky(a @ a.T)), True), right),
+        lambda: L.pinv(left, rcond=1e-9),
+        lambda: L.qr(left, mode="complete"),
+        lambda: F.fft(left, n=5, axis=0, norm="ortho"),
+        lambda: L.norm(left, 1, axis=(0, 1)),
+    )
+    firsts = [listed(call()) for call in calls]
+    L.solve(b=right, a=left)  # operands by name are looked up in full
+    monkeypatch.setattr(Programs, "call", lambda self, *a, **b: pytest.fail("looked up in full"))
+    for call, first in zip(calls, firsts, strict=True):
+        for one, other in zip(listed(call()), first, strict=True):
+            np.testing.assert_array_equal(one.read(), other.read())
+
+
+def test_operands_by_name_are_not_mistaken(device: Emulator, kept: Programs) -> None:
+    a, b = square(4, 4), square(4, 4)
+    for one, other in ((a, b), (b, a)):
+        for _ in range(2):
+            found = L.solve(b=there(other), a=there(one)).read()
+            np.testing.assert_allclose(found, np.linalg.solve(one, other), atol=1e-13)
+
+
+def test_results_are_ordered_with_calls_and_reads(device: Emulator, kept: Programs) -> None:
+    """What was computed is used at once, also where its operand's memory is given back meanwhile."""
+    a = square(6, 6)
+    wanted = np.linalg.inv(a) @ a.T
+    for _ in range(4):
+        product = md.ops.matmul(L.inv(there(a)), there(a).T)
+        np.testing.assert_allclose(np.asarray(product), wanted, atol=1e-12)
+        chained = md.ops.matmul(md.ops.matmul(product, product), product)
+        del product
+        np.testing.assert_allclose(np.asarray(chained), wanted @ wanted @ wanted, atol=1e-9)
+
+
+def test_results_are_new_memory_each_time(device: Emulator, kept: Programs) -> None:
+    a, b = square(5, 5), square(5, 5)
+    first, second = L.cholesky(there(a @ a.T)), L.cholesky(there(b @ b.T))
+    third = L.cholesky(there(a @ a.T))
+    np.testing.assert_allclose(second.read(), np.linalg.cholesky(b @ b.T), atol=1e-12)
+    np.testing.assert_array_equal(first.read(), third.read())
+    places = {x.memory.device_pointer() for x in (first, second, third)}
+    assert len(places) == 3
+
+
+def test_a_fault_is_of_one_call(device: Emulator, kept: Programs) -> None:
+    a = square(5, 5)
+    for values in (a, np.zeros((5, 5)), a, np.full((5, 5), np.nan), a):
+        if (values == a).all():
+            np.testing.assert_allclose(L.inv(there(values)).read(), np.linalg.inv(a), atol=1e-13)
+        else:
+            with pytest.raises(NumericError, match=r"inv: a"):
+                L.inv(there(values))
+
+
+MIXED = {
+    "a part of its rows": (lambda t: t[1:6, 1:6], True),
+    "every second row": (lambda t: t[::2, :4], True),
+    "an odd address": (lambda t: t.reshape(-1)[1:26].reshape(5, 5), True),
+    "integers": (lambda t: t[:5, :5].astype("int64"), True),
+    "backwards": (lambda t: t[4::-1, :5], False),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_others_are_computed_as_before(
+    name: str, device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, computes = MIXED[name]
+    values = square(8, 8)
+    operand, wanted = view(there(values)), np.linalg.pinv(view(md.asarray(values)).read())
+    monkeypatch.setattr(Programs, "again", lambda self, known: None)
+    for _ in range(2):
+        np.testing.assert_allclose(L.pinv(operand).read(), wanted, atol=1e-12)
+    assert bool(device.moved) == computes
+    np.testing.assert_array_equal(operand.read(), view(md.asarray(values)).read())
+
+
+def test_a_turned_matrix_is_read_where_it_lies(device: Emulator, copies: list[int]) -> None:
+    a = square(5, 5)
+    for _ in range(2):
+        np.testing.assert_allclose(L.inv(there(a).T).read(), np.linalg.inv(a.T), atol=1e-13)
+    assert not copies
+
+
+@pytest.mark.parametrize("call", [L.cholesky, L.inv, lambda a: L.solve(a, a), L.eigvalsh])
+def test_tables_of_matrices_have_addresses_that_stay(
+    call: Callable[[Any], Any], device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a function of many matrices is told in the device's memory is memory of the program."""
+    a = square(3, 40, 40)
+    a = a @ a.swapaxes(-1, -2)
+    wanted = call(md.asarray(a)).read()
+    for _ in range(3):
+        found = call(there(a)).read()
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
+    for moving in device.moved:
+        for node in moving.nodes:
+            assert not isinstance(node, MatrixNode) or max(node.addresses) < stand_in(0)
+
+
+def test_complex_matrices_are_read_where_they_lie(device: Emulator, copies: list[int]) -> None:
+    z = square(5, 5) * (1 + 0.2j)
+    for _ in range(2):
+        np.testing.assert_allclose(L.inv(there(z)).read(), np.linalg.inv(z), atol=1e-13)
+    assert not copies
+    assert any(isinstance(node, ArrayNode) for m in device.moved for node in m.nodes)
+
+
+def test_a_result_that_is_an_operand_is_a_copy(device: Emulator, kept: Programs) -> None:
+    a = square(4, 4)
+    operand = there(a)
+    for _ in range(2):
+        found = L.matrix_power(operand, 1)
+        found[...] = 0
+        np.testing.assert_array_equal(operand.read(), a)
+
+
+def test_memory_is_less_than_with_copies_and_is_given_back(
+    kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = square(300, 300)
+    with emulated_device():
+        operand = there(a)
+        L.cholesky(there(a @ a.T))
+        lean = kept.nbytes
+        kept._programs.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(CudaRunner, "direct", lambda self, operands, finite: None)
+            L.cholesky(there(a @ a.T))
+            assert lean + 2 * a.nbytes <= kept.nbytes
+        kept._programs.clear()
+        monkeypatch.setattr(programs, "most_bytes", lambda device: 0)
+        for _ in range(3):
+            np.testing.assert_allclose(L.inv(operand).read(), np.linalg.inv(a), atol=1e-10)
+            assert not kept.nbytes
