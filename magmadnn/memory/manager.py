@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -70,6 +71,18 @@ class MemoryManager:
         self._frame: Array | None = None
         nbytes = self._size * self._dtype.itemsize
         self._sides = Sides(Kind.of(kind), _count("device", device), nbytes, zeroed=zeroed)
+
+    @classmethod
+    def of(cls, size: int, dtype: np.dtype[Any], kind: Kind, device: int) -> MemoryManager:
+        """New memory that holds anything, of arguments that were looked at before.
+
+        Raises:
+            DeviceError, OutOfMemoryError: as for a new MemoryManager.
+        """
+        self = cls.__new__(cls)
+        self._size, self._dtype, self._frame = size, dtype, None
+        self._sides = Sides(kind, device, size * dtype.itemsize, zeroed=False)
+        return self
 
     @classmethod
     def adopt(cls, array: Array, kind: Kind | str = Kind.MANAGED, device: int = 0) -> MemoryManager:
@@ -348,9 +361,7 @@ class MemoryManager:
         """
         if self._frame is None:
             if self.kind is Kind.DEVICE:
-                nothing = np.empty(1, self._dtype)
-                strides = (self._dtype.itemsize,)
-                self._frame = as_strided(nothing, (self._size,), strides, writeable=False)
+                self._frame = _nothing(self._size, self._dtype)
             else:
                 self._frame = self._sides.peek().view(self._dtype)
         return self._frame
@@ -405,6 +416,12 @@ class MemoryManager:
                 f"an element of {self._dtype.name} cannot be {value!r}: {error}"
             ) from error
         return element
+
+
+@lru_cache(maxsize=256)
+def _nothing(size: int, dtype: np.dtype[Any]) -> Array:
+    """The frame of all DEVICE memory of so many elements, as it only counts how they lie."""
+    return as_strided(np.empty(1, dtype), (size,), (dtype.itemsize,), writeable=False)
 
 
 def _restored(data: bytes, dtype: str, kind: str, device: int) -> MemoryManager:

@@ -10,6 +10,7 @@ import atexit
 import gc
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -100,6 +101,12 @@ class DeviceSource:
 
 
 HOST_SOURCE = HostMemory()
+
+
+@lru_cache(maxsize=8)
+def device_source(memory: Any, managed: bool) -> DeviceSource:
+    """One of each: to make it takes time."""
+    return DeviceSource(memory, managed)
 
 
 class Lease:

@@ -12,7 +12,7 @@ from magmadnn.backends.cuda import DeviceMemory, device_memory
 from magmadnn.errors import ArgumentError, DeviceError
 
 from .kinds import Kind
-from .pool import HOST_SOURCE, POOLS, DeviceSource, Lease, host_bytes
+from .pool import HOST_SOURCE, POOLS, Lease, device_source, host_bytes
 
 Side = Literal["host", "device"]
 
@@ -75,7 +75,7 @@ class Sides:
         self.host_valid = kind is not Kind.DEVICE
         self.device_valid = kind in (Kind.DEVICE, Kind.CUDA_MANAGED)
         if self.device_valid:
-            self._make_device_side(zeroed)
+            self._lend_device_side(zeroed)
         elif host is None:
             self._host = host_bytes(POOLS[kind].lend(HOST_SOURCE, nbytes, zeroed))
 
@@ -221,12 +221,15 @@ class Sides:
 
     def _make_device_side(self, zeroed: bool = True) -> None:
         with _updating:
-            if self._lease is None:
-                managed = self.kind is Kind.CUDA_MANAGED
-                source = DeviceSource(self.memory, managed)
-                lease = POOLS[self.kind].lend(source, self.nbytes, zeroed)
-                self._host = host_bytes(lease) if managed else self._host
-                self._lease = lease
+            self._lend_device_side(zeroed)
+
+    def _lend_device_side(self, zeroed: bool) -> None:
+        if self._lease is None:
+            managed = self.kind is Kind.CUDA_MANAGED
+            source = device_source(self.memory, managed)
+            lease = POOLS[self.kind].lend(source, self.nbytes, zeroed)
+            self._host = host_bytes(lease) if managed else self._host
+            self._lease = lease
 
     def _update(self, to_device: bool, background: bool = False) -> None:
         """Copy the valid side of MANAGED memory to the other, unless that is valid too."""

@@ -408,8 +408,7 @@ class Tensor(ValueOperators):
         if op.on_gpu and lies_on_gpu(first.memory):
             if (found := _computed_there(op, operands, attributes, first)) is not None:
                 return found
-        values = [x.read() if isinstance(x, Tensor) else x for x in operands]
-        arrays = as_arrays(op.words, values)
+        arrays = as_arrays(op.words, [x.read() if isinstance(x, Tensor) else x for x in operands])
         result = op.compute(arrays, attributes)
         if any(np.may_share_memory(result, a) for a in arrays):
             result = result.copy()  # a result never changes with its operands

@@ -12,7 +12,7 @@ from magmadnn.backends.cuda import Provider, device_engine, device_memory, insta
 from magmadnn.errors import DeviceError, MagmaDNNError, OutOfMemoryError
 from magmadnn.graph.node import Node, placeholder
 from magmadnn.graph.spec import Spec
-from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory import Kind, MemoryManager, as_dtype
 from magmadnn.ops.movement import copy
 
 from .known import Known
@@ -55,7 +55,7 @@ class _Key:
 
     __slots__ = ("_hash", "_parts")
 
-    def __init__(self, *parts: Hashable) -> None:
+    def __init__(self, *parts: Any) -> None:
         self._parts, self._hash = parts, hash(parts)
 
     def __hash__(self) -> int:
@@ -66,12 +66,11 @@ class _Key:
 
 
 class _Short(NamedTuple):
-    """The program of a call that is known at once, and where its results go."""
+    """The program of a call that is known at once; its results are DEVICE memory, as its operands are."""
 
     key: _Key
     provider: Provider
     turn: ProcessLock
-    kind: Kind
 
 
 class _Program:
@@ -95,8 +94,11 @@ class _Program:
         if traced is None:
             return
         self.form = traced.form
-        self.shapes = [tuple(map(int, node.shape)) for node in traced.nodes]
-        self.dtypes = [node.dtype for node in traced.nodes]
+        shapes = [tuple(map(int, node.shape)) for node in traced.nodes]
+        self.results = [
+            (shape, math.prod(shape), as_dtype(node.dtype))
+            for shape, node in zip(shapes, traced.nodes, strict=True)
+        ]
         runner = _runner(traced.nodes, device)
         if not all(runner.are_whole):
             whole = zip(traced.nodes, runner.are_whole, strict=True)
@@ -106,9 +108,10 @@ class _Program:
 
     def parts(self, kind: Kind) -> list[Part]:
         """New memory for results."""
+        device = self.device
         return [
-            Part(MemoryManager(math.prod(shape), dtype, kind, self.device, zeroed=False), shape)
-            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+            Part(MemoryManager.of(size, dtype, kind, device), shape)
+            for shape, size, dtype in self.results
         ]
 
     def grows(self) -> bool:
@@ -188,7 +191,7 @@ class Programs:
             return None
         if found is not None and known is not None and _is_as_known(fed, known):
             with self._lock:
-                self._shorts[known.key] = _Short(key, installed(), turn, kind)
+                self._shorts[known.key] = _Short(key, installed(), turn)
                 while len(self._shorts) > MOST_PROGRAMS:
                     self._shorts.popitem(last=False)
         return found
@@ -199,16 +202,15 @@ class Programs:
         if short is None or short.provider is not installed():
             return None
         with short.turn:
-            with self._lock:
-                program = self._programs.get(short.key)
-                if program is None or program.direct is None:
-                    return None
-                self._programs.move_to_end(short.key)
+            program = self._programs.get(short.key)
+            if program is None or program.direct is None:
+                return None
             try:
-                parts = program.parts(short.kind)
-                goals = [part.memory.overwritten_on_device() for part in parts]
+                self._programs.move_to_end(short.key)  # one operation, so without the lock
+                parts = program.parts(Kind.DEVICE)
+                goals = [part.memory.device_pointer() for part in parts]
                 well = program.direct.launch([*known.places, *goals])
-            except (MagmaDNNError, MemoryError):  # for which `call` finds room, or what is wrong
+            except (KeyError, MagmaDNNError, MemoryError):  # `call` finds room, or what is wrong
                 return None
         return Results(parts, program.form) if well else None
 

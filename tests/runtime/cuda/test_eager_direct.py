@@ -17,6 +17,7 @@ from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.running.runner import CudaRunner
 from magmadnn.tensor.eager import programs
 from magmadnn.tensor.eager.programs import Programs
+from tests.runtime.cuda.devices import GPU, on
 from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
 from tests.runtime.cuda.test_eager_calls import (
     CALLS,
@@ -91,6 +92,33 @@ def test_operands_are_not_copied_and_bits_are_those_of_the_program(
     ]
     assert not inside and not copies, name
     np.testing.assert_array_equal(operand.read(), a)
+
+
+@pytest.mark.parametrize("device", [pytest.param("gpu", marks=GPU)])
+@pytest.mark.parametrize("n", [5, 80])
+def test_bits_on_a_gpu(n: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What libraries do there does not depend on who calls them."""
+    a = square(n, n)
+    with on(device):
+        for name, call in EVERY.items():
+            wanted, operand = by_graphs(monkeypatch, call, a), there(a)
+            for _ in range(2):
+                for one, other in zip(listed(call(operand)), wanted, strict=True):
+                    np.testing.assert_array_equal(one.read(), other, name)
+            np.testing.assert_array_equal(operand.read(), a)
+
+
+def test_calls_wait_only_where_something_may_be_wrong(device: Emulator, kept: Programs) -> None:
+    a, z = there(square(80, 80)), there(square(8, 8) + 0j)
+    for call, operand, waits in (
+        (L.inv, a, True), (L.svdvals, a, True), (L.norm, a, False), (F.fft, z, False),
+        (lambda a: md.ops.matmul(a, a), a, False),
+    ):  # fmt: skip
+        call(operand)
+        device.wait()
+        found = call(operand)
+        assert bool(device.queue) != waits
+        assert found.size
 
 
 @pytest.mark.parametrize("name", ["solve", "cholesky", "svd", "qr", "fft", "lu_factor", "matmul"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import byref, c_double, c_int, c_int64, c_size_t, c_void_p
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from magmadnn.backends.cuda.nodes.matrices import (
 
 from .handles import LOWER, UPPER, Copy, Handles, at, item_bytes
 
+T = TypeVar("T")
+
 _REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
 
 _SMALL_EIGEN = 32  # rows up to which many matrices at once are rotated
@@ -25,16 +28,34 @@ _MOST_AT_ONCE = (
 )
 
 
+def _once(ask: Callable[[Spectra, MatrixNode], T]) -> Callable[[Spectra, MatrixNode], T]:
+    """What a library says of matrices of some sizes, for which it is asked once."""
+
+    def known(self: Spectra, node: MatrixNode) -> T:
+        sizes = node.height, node.width, node.count
+        key = ask.__name__, node.function, node.dtype, node.settings, *sizes
+        if key not in self.asked:
+            self.asked[key] = ask(self, node)
+        found: T = self.asked[key]
+        return found
+
+    return known
+
+
 class Spectra:
     """Calls on one stream.
 
     Args:
         handles: of the libraries.
         copy: begins to copy.
+
+    Attributes:
+        asked: what the libraries have said.
     """
 
     def __init__(self, handles: Handles, copy: Copy) -> None:
         self._handles, self._copy = handles, copy
+        self.asked: dict[tuple[object, ...], Any] = {}  # see `_once`
 
     def workspace(self, node: MatrixNode) -> int:
         """Bytes of workspace on the device that the call of a node needs."""
@@ -67,6 +88,7 @@ class Spectra:
             real, at(values, number, n * size), real,
         ]  # fmt: skip
 
+    @_once
     def _eigen_bytes(self, node: MatrixNode) -> tuple[int, int]:
         """Bytes on the device and on the host, for as many matrices as are taken at once."""
         there, here = c_size_t(), c_size_t()
@@ -106,6 +128,7 @@ class Spectra:
         n = c_int(node.width)
         return [c_int(vectors), c_int(UPPER if lower else LOWER), n, matrices, n, values]
 
+    @_once
     def _jacobi_words(self, node: MatrixNode) -> int:
         behind = self._rotations, c_int(node.count)
         arguments = self._jacobi_arguments(node)
@@ -142,6 +165,7 @@ class Spectra:
             return "?gesvdjBatched", [c_int(vectors), *stacks], [self._jacobi, c_int(node.count)]
         return "?gesvdj", [c_int(vectors), c_int(not full), *stacks], [self._jacobi]
 
+    @_once
     def _singular_words(self, node: MatrixNode) -> int:
         name, arguments, behind = self._singular(node)
         return self._handles.words(node, name, *arguments, behind=behind)
@@ -170,6 +194,7 @@ class Spectra:
             real, at(right, number, q * q * size), c_int64(q), real,
         ]  # fmt: skip
 
+    @_once
     def _polar_bytes(self, node: MatrixNode) -> tuple[int, int]:
         """Bytes of workspace on the device and on the host that gesvdp needs for one matrix."""
         there, here = c_size_t(), c_size_t()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Protocol, TypeVar
 
-# Between stand-ins. They lie behind all addresses, and are none of the numbers that kernels are given: as bits
-# of a float64 they would be below 1e-290.
+# Between stand-ins. They lie behind all addresses, and are none of the numbers that kernels are given: as
+# bits of a float64 they would be below 1e-290.
 _STEP: Final = 1 << 50
 _MOST_BYTES: Final = 1 << 40  # between a stand-in and what stands for other bytes of its memory
 MOST_STAND_INS: Final = 100
@@ -70,10 +70,11 @@ def parted(address: int) -> tuple[int, int] | None:
 
 def moved(node: Node, places: Sequence[int]) -> Node:
     """A node with addresses in place of stand-ins."""
-    settled: Any = node  # all nodes are dataclasses
-    return replace(
-        settled, **{f.name: _settled(getattr(node, f.name), places) for f in fields(settled)}
+    given: Any = node  # all nodes are dataclasses
+    made: Node = replace(
+        given, **{f.name: _settled(getattr(node, f.name), places) for f in fields(given)}
     )
+    return made
 
 
 def _settled(value: Any, places: Sequence[int]) -> Any:

@@ -127,7 +127,7 @@ class Direct:
         self._faulty = may_fault(plan) or bool(self._looked)
         self._word = device_memory(device).pinned(_WORD).view(np.int64)
         nodes = self._nodes()
-        self.can_move = not any(isinstance(node, HostNode) for node in nodes)
+        self.can_move = all(isinstance(node, MovingNode) for node in nodes)
         self.fixed = frozenset[int]().union(*map(_fixed_in, nodes))
         self._moving: Moving | None = None
         if self.can_move and not self.fixed:
@@ -176,7 +176,7 @@ class Direct:
                 found.add(base)
                 yield number, base
 
-    def _nodes(self) -> list[MovingNode | HostNode]:
+    def _nodes(self) -> list[MovingNode]:
         """What is launched, in order: looks at operands, the plan, copies of results and of the word."""
         layout, engine, items = self.layout, self._engine, self._instance.items
         looks = [
@@ -187,7 +187,7 @@ class Direct:
         parts = [looks]
         for part in cut_at_calls(self._instance.all_launches()):
             parts.append(list(part) if items.small else merged(part, items.chip).items)
-        nodes = list[Any]()
+        nodes = list[Any]()  # of another kind as well where not `can_move`
         for some in parts:
             if some and isinstance(some[0].what, ArrayNode | HostNode):
                 nodes.append(some[0].what)

@@ -113,8 +113,10 @@ class CudaRunner:
     @property
     def nbytes(self) -> int:
         """Memory on the device that is kept for the next run."""
-        made = *self._instances.values(), *filter(None, self._directs.values())
-        return sum(one.layout.nbytes for one in made)
+        layouts = [
+            one.layout for one in (*self._instances.values(), *self._directs.values()) if one
+        ]
+        return sum(layout.nbytes for layout in layouts)
 
     def give_back(self) -> None:
         """Give that memory back; the next run lays it out anew, with its graphs."""
