@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.backends.cpu.host import Bytes
@@ -226,7 +226,8 @@ class Sides:
     def _lend_device_side(self, zeroed: bool) -> None:
         if self._lease is None:
             managed = self.kind is Kind.CUDA_MANAGED
-            source = device_source(self.memory, managed)
+            memory: Any = self.memory  # each is equal to itself alone
+            source = device_source(memory, managed)
             lease = POOLS[self.kind].lend(source, self.nbytes, zeroed)
             self._host = host_bytes(lease) if managed else self._host
             self._lease = lease

@@ -16,7 +16,7 @@ from magmadnn.errors import NumericError
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.running.runner import CudaRunner
 from magmadnn.tensor.eager import programs
-from magmadnn.tensor.eager.programs import Programs
+from magmadnn.tensor.eager.programs import Programs, Traced
 from tests.runtime.cuda.devices import GPU, on
 from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
 from tests.runtime.cuda.test_eager_calls import (
@@ -24,6 +24,7 @@ from tests.runtime.cuda.test_eager_calls import (
     PAIRED,
     RNG,
     WORD,
+    counted,
     few_kernels,
     kept,
     listed,
@@ -138,10 +139,9 @@ def test_a_call_like_one_before_is_known_at_once(
         if name != "svd" and name != "qr":
             np.testing.assert_allclose(one.read(), other.read(), atol=1e-12)
         assert (one.kind, one.shape, one.dtype) == (md.DEVICE, other.shape, other.dtype)
-    with pytest.raises(AssertionError, match="in full"):
-        call(there(a.astype("float32")))
-    with pytest.raises(AssertionError, match="in full"):
-        call(there(square(7, 7)))
+    for other in (a.astype("float32"), a.astype("int64"), square(7, 7)):
+        with pytest.raises(AssertionError, match="in full"):
+            call(there(other))
 
 
 def test_arguments_by_name_and_in_tuples_are_known_too(
@@ -194,11 +194,20 @@ def test_results_are_new_memory_each_time(device: Emulator, kept: Programs) -> N
     assert len(places) == 3
 
 
-def test_a_fault_is_of_one_call(device: Emulator, kept: Programs) -> None:
+def test_a_fault_is_of_one_call(
+    device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host looks at what is wrong, and at nothing else."""
     a = square(5, 5)
+    L.inv(there(a))
     for values in (a, np.zeros((5, 5)), a, np.full((5, 5), np.nan), a):
         if (values == a).all():
-            np.testing.assert_allclose(L.inv(there(values)).read(), np.linalg.inv(a), atol=1e-13)
+            operand = there(values)
+            with monkeypatch.context() as patch:
+                brought = counted(patch)
+                found = L.inv(operand)
+            assert not brought
+            np.testing.assert_allclose(found.read(), np.linalg.inv(a), atol=1e-13)
         else:
             with pytest.raises(NumericError, match=r"inv: a"):
                 L.inv(there(values))
@@ -230,8 +239,51 @@ def test_others_are_computed_as_before(
 def test_a_turned_matrix_is_read_where_it_lies(device: Emulator, copies: list[int]) -> None:
     a = square(5, 5)
     for _ in range(2):
-        np.testing.assert_allclose(L.inv(there(a).T).read(), np.linalg.inv(a.T), atol=1e-13)
+        for operand, values in ((there(a), a), (there(a).T, a.T)):
+            np.testing.assert_allclose(L.inv(operand).read(), np.linalg.inv(values), atol=1e-13)
     assert not copies
+
+
+def test_rows_of_a_larger_array_are_read_where_they_lie(
+    device: Emulator, kept: Programs, copies: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At multiples of 256 bytes they are known at once; parts of rows never are."""
+    values = np.concatenate([square(32, 32) for _ in range(3)])
+    rows = there(values)
+    L.inv(rows[:32])
+    L.inv(rows[:5, :5])
+    looked, original = list[int](), Programs.call
+
+    def call(self: Programs, *arguments: Any, **named: Any) -> Any:
+        looked.append(1)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(Programs, "call", call)
+    for first in (0, 32, 64):
+        found = L.inv(rows[first : first + 32]).read()
+        np.testing.assert_allclose(found, np.linalg.inv(values[first : first + 32]), atol=1e-12)
+    assert not looked
+    L.inv(rows[:5, :5])
+    assert len(looked) == 1 and not copies
+
+
+def test_results_that_are_one_value_have_memory_of_their_own(kept: Programs) -> None:
+    a = square(6, 6)
+
+    def trace(nodes: list[Any]) -> Traced:
+        y = md.ops.matmul(nodes[0], nodes[0])
+        return Traced([y, y, nodes[0]], None)
+
+    with emulated_device():
+        operand = there(a)
+        found = kept.call("twice", [operand], (md.DEVICE, 0), trace)
+        assert found is not None
+        places = {part.memory.device_pointer() for part in found.parts}
+        assert len(places) == 3 and operand.memory.device_pointer() not in places
+        for part, wanted in zip(found.parts, (a @ a, a @ a, a), strict=True):
+            values = md.memory.MemoryManager(36, "float64", "HOST")
+            values.copy_from(part.memory)
+            np.testing.assert_allclose(values.host().reshape(6, 6), wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize("call", [L.cholesky, L.inv, lambda a: L.solve(a, a), L.eigvalsh])
@@ -239,15 +291,16 @@ def test_tables_of_matrices_have_addresses_that_stay(
     call: Callable[[Any], Any], device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a function of many matrices is told in the device's memory is memory of the program."""
+    monkeypatch.setattr(group, "LARGEST", 0)
     a = square(3, 40, 40)
     a = a @ a.swapaxes(-1, -2)
     wanted = call(md.asarray(a)).read()
     for _ in range(3):
         found = call(there(a)).read()
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
-    for moving in device.moved:
-        for node in moving.nodes:
-            assert not isinstance(node, MatrixNode) or max(node.addresses) < stand_in(0)
+    nodes = [node for moving in device.moved for node in moving.nodes]
+    calls = [node for node in nodes if isinstance(node, MatrixNode)]
+    assert calls and all(max(node.addresses) < stand_in(0) for node in calls)
 
 
 def test_complex_matrices_are_read_where_they_lie(device: Emulator, copies: list[int]) -> None:

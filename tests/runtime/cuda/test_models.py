@@ -17,7 +17,7 @@ from magmadnn.errors import (
     OutOfMemoryError,
     UnknownNameError,
 )
-from magmadnn.runtime.cuda.running import runner
+from magmadnn.runtime.cuda.running import instance
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.training.loop import pieces
 from tests.graph.by_numpy import doubled
@@ -208,7 +208,7 @@ def test_memory_that_runs_out_is_told_and_the_process_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x, _ = samples(1 << 16, 13, 5)
-    monkeypatch.setattr(runner, "PRODUCT_WORKSPACE", 1 << 10)
+    monkeypatch.setattr(instance, "PRODUCT_WORKSPACE", 1 << 10)
     with emulated_device(capacity=40 << 20):
         model = network((13, 170, 5), None, device="cuda")
         few = model.predict(x[:8])
