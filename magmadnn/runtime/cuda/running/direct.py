@@ -168,12 +168,14 @@ class Direct:
         return False
 
     def _own_memory(self) -> Iterator[tuple[int, Node]]:
-        """Results, by their numbers among them, that are computed in memory of their own; and its value."""
-        plan, found = self._plan, set[Node]()
+        """Results, by their numbers among them, that are computed, in memory that is theirs; and its value.
+
+        Of several with the same memory the last one has it.
+        """
+        plan = self._plan
         for number, node in enumerate(plan.program.outputs):
             base = plan.layouts.bases[node]
-            if isinstance(base.op, Op) and base not in plan.inside and base not in found:
-                found.add(base)
+            if isinstance(base.op, Op) and base not in plan.inside:
                 yield number, base
 
     def _nodes(self) -> list[MovingNode]:
