@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +20,7 @@ from magmadnn.runtime.cuda.running.runner import CudaRunner
 from magmadnn.tensor.eager import programs
 from magmadnn.tensor.eager.programs import Programs, Traced
 from tests.runtime.cuda.devices import GPU, on
-from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
+from tests.runtime.cuda.emulator import EmulatedMoving, Emulator, emulated_device, needs_compiler
 from tests.runtime.cuda.test_eager_calls import (
     CALLS,
     PAIRED,
@@ -337,3 +339,31 @@ def test_memory_is_less_than_with_copies_and_is_given_back(
         for _ in range(3):
             np.testing.assert_allclose(L.inv(operand).read(), np.linalg.inv(a), atol=1e-10)
             assert not kept.nbytes
+
+
+def test_python_does_little_in_a_call(
+    device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions of Python that one call enters, without what stands for the GPU: some 15 us."""
+    a, b = there(square(80, 80)), there(RNG.normal(size=(80, 2)))
+    calls = (lambda: L.solve(a, b), lambda: L.inv(a), lambda: md.ops.matmul(a, b), lambda: F.fft(a))
+    for call in calls:
+        call()
+        call()
+    device.wait()
+    monkeypatch.setattr(EmulatedMoving, "launch", lambda self, places: None)
+    for call in calls:
+        entered: list[str] = []
+
+        def note(frame: Any, event: str, argument: Any, entered: list[str] = entered) -> None:
+            if event == "call":
+                entered.append(frame.f_code.co_qualname)
+
+        gc.disable()
+        sys.setprofile(note)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+            gc.enable()
+        assert len(entered) <= 130, entered  # 300 where it is looked up in full
