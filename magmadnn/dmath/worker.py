@@ -326,9 +326,11 @@ def _strict(worker: Worker, on: bool) -> tuple[Any, None]:
 
 
 def _graphs(worker: Worker, on: bool) -> tuple[Any, None]:
-    """Whether products that come again are launched as graphs."""
+    """Whether products that come again are launched as graphs; those that there are go when not."""
     if worker.team.replays is not None:
         worker.team.replays.enabled = on
+        if not on:
+            worker.team.replays.clear()
     return None, None
 
 
