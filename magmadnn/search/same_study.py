@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, shown
+from magmadnn.training.callbacks import Callback
 
 from .judging import Judge
 from .study_folder import Logged
@@ -40,6 +41,17 @@ def _plain(value: Any) -> Any:
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return f"{value.dtype} {value.shape} {digest}"
     return type(value).__name__
+
+
+def plain_callbacks(made: Sequence[Callback]) -> list[dict[str, Any]]:
+    """The callbacks of a training as JSON data, as far as they can be compared: of each that does not only
+    look on its class, and what it was made with where that is known.
+    """
+    return [
+        {"kind": type(callback).__name__, "arguments": callback.arguments()}
+        for callback in made
+        if not callback.is_aside
+    ]
 
 
 def check_same(task: Task, judge: Judge, logged: Logged, folder: Path) -> None:

@@ -32,7 +32,7 @@ from .judging import Judge
 from .methods.choosing import check_ends, method_of
 from .objectives import Reaches, objectives_of, reads_time
 from .progress import SearchProgress
-from .same_study import check_same, plain_options
+from .same_study import check_same, plain_callbacks, plain_options
 from .spaces.building import Builder, check_fit_parameters
 from .spaces.space import Space
 from .study import Study
@@ -228,6 +228,8 @@ def run(
     folder = None
     if out is not None:
         identity = plan.plain() | ({"fit_options": plain_options(options)} if options else {})
+        if called := plain_callbacks(made_callbacks()):
+            identity["callbacks"] = called
         folder = StudyFolder(out, identity, ends.plain(), resume, check_logged)
     try:
         schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)

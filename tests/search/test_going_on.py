@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import magmadnn as md
 from magmadnn.cli import main
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.search.study_folder import StudyFolder, read_study
@@ -186,6 +188,27 @@ def test_other_arguments_of_fit_are_refused(first: Any, then: Any, tmp_path: Pat
     assert f"holds another study{',' if 'rows' in changed else ':'} {changed}" in text
     assert len(run(trials=3, out=out, resume=True, fit_options=first).trials) == 3
     assert len(S.load(out).trials) == 3
+
+
+def test_other_callbacks_are_refused(tmp_path: Path) -> None:
+    def stopping(patience: int) -> Any:
+        return lambda: [md.callbacks.EarlyStopping(patience=patience)]
+
+    out = tmp_path / "study"
+    run(trials=2, out=out, callbacks=stopping(1))
+    for then in (stopping(2), tuple, lambda: [md.callbacks.TimeLimit(9)]):
+        kind, text = error_of(lambda: run(trials=3, out=out, resume=True, callbacks=then))  # noqa: B023 - called at once
+        assert kind is ArgumentError
+        assert "holds another study: its callbacks is" in text
+
+    numbers = itertools.count()
+
+    def logging() -> list[md.callbacks.Callback]:
+        """What only looks on may come."""
+        path = tmp_path / f"{next(numbers)}.csv"
+        return [*stopping(1)(), md.callbacks.CSVLogger(path)]
+
+    assert len(run(trials=3, out=out, resume=True, callbacks=logging).trials) == 3
 
 
 def test_a_network_that_cannot_be_written_down_is_not_compared(

@@ -101,3 +101,45 @@ def test_a_checkpoint_of_something_else_is_one_error(tmp_path: Path) -> None:
     assert str(raised.value) == (
         "checkpoint: expected one of a training, but 'batch' is missing; give another folder"
     )
+
+
+def plain(folder: Path, epochs: int, *callbacks: md.callbacks.Callback) -> md.History:
+    model = md.Model(
+        [md.layers.Input((5,)), md.layers.Dense(2)],
+        loss="cross_entropy",
+        optimizer=md.optim.SGD(0.1),
+    )
+    saving = md.callbacks.Checkpoint(folder, signals=False)
+    return model.fit(X, Y, epochs=epochs, verbose=False, callbacks=[*callbacks, saving])
+
+
+def test_callbacks_that_decide_and_are_others_than_before_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopping, plateau = md.callbacks.EarlyStopping, md.callbacks.ReduceLROnPlateau
+    plain(tmp_path / "a", 2, stopping(patience=3), stopping("loss"))
+    assert capsys.readouterr().err == ""
+    logger = md.callbacks.CSVLogger(tmp_path / "log.csv")
+    plain(tmp_path / "a", 3, stopping(patience=3), logger, stopping("loss"))
+    assert capsys.readouterr().err == ""
+    history = plain(tmp_path / "a", 5, stopping(patience=4, mode="min"), plateau(patience=50))
+    told = capsys.readouterr().err
+    assert "fit: goes on in epoch 4 with callbacks that are not those of the checkpoint: " in told
+    assert (
+        "EarlyStopping has patience=4, before 3; EarlyStopping has mode=min, before auto; "
+        "ReduceLROnPlateau is new; EarlyStopping is gone; "
+    ) in told
+    assert len(history) == 5
+
+
+def test_of_a_checkpoint_that_does_not_tell_callbacks_nothing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain(tmp_path, 2)
+    store = CheckpointStore(tmp_path)
+    found = store.latest()
+    assert found is not None
+    record = {name: value for name, value in found.record.items() if name != "arguments"}
+    store.save(found.record["steps"] + 1, State(found.tensors, record))
+    assert len(plain(tmp_path, 3, md.callbacks.EarlyStopping(patience=3))) == 3
+    assert capsys.readouterr().err == ""

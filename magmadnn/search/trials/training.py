@@ -265,6 +265,7 @@ class Task:
             epochs=[number for number in epochs for _ in range(count)],
             callbacks=lambda number: [*self.callbacks(), flat[number]],
             memory_limit=self.memory_limit,
+            parallel=False,
             verbose=False,
             **rows,
             **self.options,

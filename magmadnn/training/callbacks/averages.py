@@ -44,6 +44,10 @@ class ExponentialMovingAverage(Callback):
         self._part = AverageWeights(self.decay)
         self._start = 0
 
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with."""
+        return {"decay": self.decay}
+
     def parts(self) -> tuple[Transform, ...]:
         """The average is a slot of the training step."""
         return (self._part,)

@@ -119,6 +119,14 @@ class Callback:
     def on_train_end(self, fit: Fit) -> None:
         """At the end, also after an error."""
 
+    def arguments(self) -> dict[str, Any] | None:
+        """What its class was called with, as JSON data; None where that is not known.
+
+        A training that goes on from a checkpoint says which of them are others than before, of callbacks that
+        have a state and write no files.
+        """
+        return None
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep of this callback, as JSON data."""
         return {}

@@ -78,6 +78,10 @@ class Checkpoint(Callback):
         self._best: tuple[int, State] | None = None  # not written yet
         self._looks: bool | None = None  # what `looks` has said
 
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with, but whether it listens to signals."""
+        return self.settings
+
     @property
     def interrupted_by(self) -> int | None:
         """The signal that ended training; None if none did."""

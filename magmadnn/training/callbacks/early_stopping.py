@@ -80,6 +80,13 @@ class EarlyStopping(Callback):
             fit.model.assign(self._kept)
         self._kept, self._model = {}, None
 
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with."""
+        return {
+            "monitor": self._monitor.given, "patience": self.patience, "min_delta": self.min_delta,
+            "mode": self._monitor.mode, "restore_best": self.restore_best,
+        }  # fmt: skip
+
     def state(self) -> dict[str, Any]:
         """Best value, its epoch, and epochs waited."""
         return {

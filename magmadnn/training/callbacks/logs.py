@@ -27,6 +27,10 @@ class CSVLogger(Callback):
         self.path = Path(path)
         self._columns: list[str] = []
 
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with."""
+        return {"path": str(self.path.absolute())}
+
     def on_train_begin(self, fit: Fit) -> None:
         """Begin the file anew, at the end of the first epoch."""
         self._columns = []

@@ -86,6 +86,14 @@ class ReduceLROnPlateau(Callback):
             fit.step.set(learning_rate=max(rate * self.factor, self.min_learning_rate))
             self._waited, self._resting = 0, self.cooldown
 
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with."""
+        return {
+            "monitor": self._monitor.given, "factor": self.factor, "patience": self.patience,
+            "min_delta": self.min_delta, "cooldown": self.cooldown,
+            "min_learning_rate": self.min_learning_rate, "mode": self._monitor.mode,
+        }  # fmt: skip
+
     def state(self) -> dict[str, Any]:
         """Best value and epochs waited; the rate is kept by training itself."""
         return {**self._monitor.state(), "waited": self._waited, "resting": self._resting}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from magmadnn.optim.records import Range
 from magmadnn.training.loop.fit import Fit
@@ -30,6 +31,10 @@ class TimeLimit(Callback):
     def __init__(self, seconds: float) -> None:
         self.seconds = _SECONDS.check("TimeLimit", "seconds", seconds)
         self._started = time.monotonic()
+
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with."""
+        return {"seconds": self.seconds}
 
     def on_train_begin(self, fit: Fit) -> None:
         """Look at the clock."""

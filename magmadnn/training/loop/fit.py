@@ -144,6 +144,11 @@ class Fit:
         return self.objective.higher_is_better.get(column.removeprefix("val_"))
 
     @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that prints and writes, of several that share this training."""
+        return self._together is None or self._together.is_first
+
+    @property
     def is_stopping(self) -> bool:
         """Whether something has asked to stop."""
         return self.stopped is not None

@@ -32,6 +32,7 @@ from magmadnn.storage.formats.plain_schema import (
     check,
     maybe,
 )
+from magmadnn.storage.printing import note
 
 if TYPE_CHECKING:
     from magmadnn.training.callbacks import Callback
@@ -66,7 +67,7 @@ _PROGRESS = Fields(
         "history": Many(_ROW),
         "callbacks": Table(Anything()),
     },
-    {"algorithms": Table(Text())},
+    {"algorithms": Table(Text()), "arguments": Table(Table(Anything()))},
     others=Anything(),
 )
 
@@ -106,6 +107,7 @@ def state_of(fit: Fit) -> State:
             "totals": fit.totals.state(),
             "history": list(fit.history.rows),
             "callbacks": {key: c.state() for key, c in named},
+            "arguments": _arguments(fit),
             "algorithms": _algorithms(fit),
         },
     )
@@ -143,6 +145,7 @@ def restore(fit: Fit, state: State) -> None:
     fit.history.rows = list(record["history"])
     if fit.batch:
         fit.totals.restore(record["totals"])
+    _tell_other_callbacks(fit, record.get("arguments"))
 
 
 def _check_record(fit: Fit, record: Mapping[str, Any]) -> None:
@@ -196,6 +199,38 @@ def _restore_callbacks(fit: Fit, state: State) -> None:
             f"checkpoint: {name} does not take the state that is saved there: {quoted(error, 200)}; give "
             "the same callbacks, or another folder"
         ) from error
+
+
+def _arguments(fit: Fit) -> dict[str, dict[str, Any]]:
+    """What callbacks were made with that decide, by what they count, how training goes on."""
+    found = {}
+    for key, callback in _named(fit):
+        given = None if callback.writes_files or not callback.state() else callback.arguments()
+        if given is not None:
+            found[key] = given
+    return found
+
+
+def _tell_other_callbacks(fit: Fit, saved: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """Say that a training goes on with callbacks that were made with something else than those before."""
+    if saved is None or not fit.is_first:  # a checkpoint of an older version does not tell
+        return
+    own, words = _arguments(fit), []
+    for key in [*own, *(key for key in saved if key not in own)]:
+        name = key.rpartition("-")[0]
+        if key not in own or key not in saved:
+            words.append(f"{name} is {'gone' if key in saved else 'new'}")
+            continue
+        words += [
+            f"{name} has {k}={_shown(str(value))}, before {_shown(str(saved[key].get(k)))}"
+            for k, value in own[key].items()
+            if value != saved[key].get(k)
+        ]
+    if words:
+        note(
+            f"fit: goes on in epoch {fit.epoch + 1} with callbacks that are not those of the checkpoint: "
+            f"{'; '.join(words)}; the epochs before were decided by the old ones"
+        )
 
 
 def _check_finite(values: Mapping[str, Array], steps: int) -> None:

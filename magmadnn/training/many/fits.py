@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Literal
+from importlib import import_module
+from typing import Any, Final, Literal
 
 from magmadnn.calls import checked_call
+from magmadnn.comm import Communicator
 from magmadnn.errors import ArgumentError
 from magmadnn.training.arguments import checked_limit
-from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
-from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.model import Model
+from magmadnn.workers import entered
 
+from .asked import Asked
 from .collecting import collecting_seldom
-from .given import (
-    Callbacks,
-    Rows,
-    callbacks_for,
-    checked_models,
-    is_plain,
-    numbers,
-    rows_for,
-    rows_in,
-    sent,
-    taken,
-)
-from .members import Member
-from .room import rooms_for
-from .scheduler import run_all
+from .given import Callbacks, callbacks_for, checked_models, numbers, rows_for, rows_in
+from .sharing.by_ranks import Ranks, ranks_for
+from .sharing.results import owners_of
 from .told import Told
 
 _WHAT = "fit_many"
-_KEPT = 256  # models at most, of which what is compiled stays for a further call,
-_KEPT_ON_DEVICES = 4096  # and of those on a device, which have 0.2 MB each
+_BY_WORKERS: Final = "magmadnn.training.many.sharing.by_workers"  # most never need it
 
 
 @checked_call
@@ -58,6 +46,7 @@ def fit_many(
     accumulate: int = 1,
     initial_epoch: int | None = None,
     memory_limit: int | None = None,
+    parallel: Communicator | Literal[False] | None = None,
     verbose: Any = "auto",
 ) -> list[History]:
     """Train many models on one data set: seeds, learning rates, folds, ensembles.
@@ -73,6 +62,13 @@ def fit_many(
     the parameters of their own fits up to the rounding of sums that are cut otherwise. Models with
     convolutions there take turns, an epoch at a time, and so do all with callbacks that look at batches,
     augmented images or accumulated gradients.
+
+    The ranks of a job (`magmadnn launch`, mpiexec, Slurm) share out the models, and so do the workers of
+    `with md.workers(4):`. Each trains whole models; who trains which depends on the models and their epochs
+    and rows only, never on who is free. At the end all ranks have all histories and all parameters, with the
+    bits that one rank gives them. Callbacks of a model are called where it is trained, and what they keep
+    stays there; checkpoints, in a folder that all ranks see, go on with any number of ranks. An error on one
+    rank ends the call on all of them.
 
     Args:
         models: built each by itself.
@@ -97,7 +93,11 @@ def fit_many(
             data; None: most of what is free there. What each takes is known from its plan; where not all
             have room at the same time, others begin when some have ended. On a GPU parameters count as well,
             and go to the host when a training has ended, as does what optimisers keep for a further `fit`.
-        verbose: whether to print how models are alike and how far they are.
+            Of several ranks each has this much.
+        parallel: the ranks that share out the models. None: all of the job, or the workers that this is in;
+            False: this process trains all of them; or a communicator of `md.comm`.
+        verbose: whether to print how models are alike and how far they are; of several ranks the first does,
+            how far its own are.
 
     Returns:
         The history of each model.
@@ -107,7 +107,8 @@ def fit_many(
             being trained, and for lists of another length than `models`.
         OutOfMemoryError: if one training by itself has no room beside what optimisers keep of all models.
         IndexOutOfRangeError: for a row that is not there.
-        ShapeError, DTypeError, DataError: if data does not fit, naming where and which model.
+        ShapeError, DTypeError, DataError: if data does not fit, naming where and which model; or if ranks
+            have been given different models, data or settings.
     """
     found = checked_models(_WHAT, models)
     count = len(found)
@@ -117,74 +118,41 @@ def fit_many(
         raise ArgumentError(
             f"{_WHAT}: give one of validation_data, validation_rows and validation_split"
         )
-    available, told = rows_in(_WHAT, x), Told(verbose)
-    options = {
-        "validation_split": validation_split, "shuffle": shuffle, "class_weight": class_weight,
-        "augment": augment, "accumulate": accumulate, "initial_epoch": initial_epoch,
-        "loader_workers": 1, "verbose": False, "prepared": False,
-    }  # fmt: skip
-    data = _Data(x, y, sample_weight, validation_data)
+    available = rows_in(_WHAT, x)
     sizes = numbers(f"{_WHAT}: batch_size", batch_size, count, 1)
     lengths = numbers(f"{_WHAT}: epochs", epochs, count, 0)
-    each = zip(
-        sizes,
-        lengths,
-        rows_for(f"{_WHAT}: rows", rows, count, available),
-        rows_for(f"{_WHAT}: validation_rows", validation_rows, count, available),
-        callbacks_for(_WHAT, callbacks, count),
-        strict=True,
-    )
-    members = []
-    for number, (size, own_epochs, own, held, own_callbacks) in enumerate(each):
-        own_options = options | {
-            "batch_size": size, "epochs": own_epochs, "callbacks": own_callbacks,
-        }  # fmt: skip
-        make = partial(data.training, found[number], own, held, own_options)
-        device = gpu_of(found[number])
-        keeps = count <= (_KEPT if device is None else _KEPT_ON_DEVICES)
-        members.append(Member(number, make, own_callbacks, keeps, device))
-    rooms = rooms_for(_WHAT, members, found, sizes, checked_limit(_WHAT, memory_limit))
-    for member in members:
-        member.keeps &= not rooms[member.device].in_waves
-    told.begin(found, members, sizes, sum(lengths), rooms.values())
-    run_all(members, told.look, rooms)
-    told.end()
+    own = rows_for(f"{_WHAT}: rows", rows, count, available)
+    asked = Asked(
+        x, y, sample_weight, validation_data,
+        dict(enumerate(sizes)), dict(enumerate(lengths)), dict(enumerate(own)),
+        dict(enumerate(rows_for(f"{_WHAT}: validation_rows", validation_rows, count, available))),
+        dict(enumerate(callbacks_for(_WHAT, callbacks, count))),
+        {
+            "validation_split": validation_split, "shuffle": shuffle, "class_weight": class_weight,
+            "augment": augment, "accumulate": accumulate, "initial_epoch": initial_epoch,
+        },
+        checked_limit(_WHAT, memory_limit),
+    )  # fmt: skip
+    workers = entered() if parallel is None else None
+    if workers is not None:
+        costs = asked.costs(found, available)
+        above = import_module(_BY_WORKERS)
+        histories: list[History] = above.fit_by_workers(workers, found, asked, costs, Told(verbose))
+        return histories
+    communicator = ranks_for(_WHAT, parallel)
+    members = asked.members(dict(enumerate(found)))
+    if communicator is None:
+        told = Told(verbose)
+        asked.train(members, dict(enumerate(found)), told)
+        told.end(members)
+    else:
+        owners = owners_of(asked.costs(found, available), communicator.size)
+        ranks = Ranks(_WHAT, communicator, members, owners)
+        ranks.check_same(found, *asked.described())
+        told = Told(verbose if ranks.is_first else False)
+        with ranks.training():
+            shared = f"; {len(ranks.own)} of them here, all on {ranks.size} ranks"
+            asked.train(ranks.own, dict(enumerate(found)), told, ranks.look, shared)
+        ranks.share(found)
+        told.end(members)
     return [member.history for member in members]
-
-
-class _Data:
-    """The data set of all models, and what each of them takes of it."""
-
-    def __init__(self, x: Any, y: Any, sample_weight: Any, validation_data: Any) -> None:
-        self.x, self.y, self.sample_weight = x, y, sample_weight
-        self.validation_data = validation_data
-        self._there: dict[int | None, tuple[Any, Any, Any]] = {}  # by device
-
-    def training(
-        self, model: Model, rows: Rows | None, held: Rows | None, options: dict[str, Any]
-    ) -> Fit:
-        """The training of a model on its rows."""
-        weights, device = self.sample_weight, gpu_of(model)
-        x, y, validation = self._on(device) if held is None else (self.x, self.y, None)
-        if held is not None:
-            validation = tuple(taken(part, held) for part in (x, y, weights) if part is not None)
-        shared = rows is not None and self._can_share(model, options)
-        if rows is not None and not shared:
-            x, y, weights = (taken(part, rows) for part in (self.x, self.y, weights))
-        return model._training(
-            x, y, sample_weight=weights, validation_data=validation,
-            rows=rows if shared else None, **options,
-        )  # fmt: skip
-
-    def _on(self, device: int | None) -> tuple[Any, Any, Any]:
-        """x, y and what is validated: arrays as copies on a device, which all models there read."""
-        if device not in self._there:
-            given = (self.x, self.y, self.validation_data)
-            self._there[device] = given if device is None else sent(given, device)
-        return self._there[device]
-
-    def _can_share(self, model: Model, options: Mapping[str, Any]) -> bool:
-        """Whether its rows can be taken out of the arrays of all models: nothing else depends on them."""
-        plain = is_plain(self.x, self.y, self.sample_weight)
-        alone = options["class_weight"] is None and options["augment"] is None
-        return plain and alone and model.preparation is None

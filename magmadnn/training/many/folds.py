@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from magmadnn.calls import ExplainsAttributes, checked_call
+from magmadnn.comm import Communicator
 from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.data.preparation.targets import target_kind
 from magmadnn.data.tables.plain import is_foreign_data, plain_target
@@ -128,6 +129,7 @@ def cross_validate(
     class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
     callbacks: Callbacks = (),
     memory_limit: int | None = None,
+    parallel: Communicator | Literal[False] | None = None,
     verbose: Any = "auto",
 ) -> CrossValidation:
     """Train a model for each fold on the other folds, and evaluate it on its own: all of them in one call.
@@ -153,6 +155,7 @@ def cross_validate(
         class_weight: as in `Model.fit`.
         callbacks: as in `fit_many`; models are numbered fold by fold, repeat by repeat.
         memory_limit: as in `fit_many`.
+        parallel: as in `fit_many`.
         verbose: as in `fit_many`.
 
     Raises:
@@ -180,7 +183,8 @@ def cross_validate(
     histories = fit_many(
         models, x, y, batch_size=batch_size, epochs=epochs, validation_split=validation_split,
         rows=[np.setdiff1d(every, rows) for rows in held], sample_weight=sample_weight,
-        class_weight=class_weight, callbacks=callbacks, memory_limit=memory_limit, verbose=verbose,
+        class_weight=class_weight, callbacks=callbacks, memory_limit=memory_limit,
+        parallel=parallel, verbose=verbose,
     )  # fmt: skip
     found = []
     for number, (model, history, rows) in enumerate(zip(models, histories, held, strict=True)):

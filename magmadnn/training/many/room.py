@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,8 +123,8 @@ class Room:
 def rooms_for(
     what: str,
     members: Sequence[Member],
-    models: Sequence[Model],
-    batch_sizes: Sequence[int],
+    models: Mapping[int, Model],
+    batch_sizes: Mapping[int, int],
     limit: int | None,
 ) -> dict[int | None, Room]:
     """The room in this machine's memory, and in that of each GPU that models are trained on.
@@ -131,8 +132,8 @@ def rooms_for(
     Args:
         what: for messages.
         members: the trainings.
-        models: theirs.
-        batch_sizes: theirs.
+        models: theirs, by number.
+        batch_sizes: theirs, likewise.
         limit: bytes that all may take beside the models' own parameters; None for what is free now.
 
     Raises:
@@ -194,6 +195,20 @@ def share_memory(host: int, device: int) -> None:
     _sharers.update(host=host, device=device)
 
 
+@contextmanager
+def sharing_memory(host: int) -> Iterator[None]:
+    """Meanwhile plan on a part only of this process's part of the machine's memory.
+
+    Args:
+        host: how many processes share it, this one included.
+    """
+    _sharers["host"] *= host
+    try:
+        yield
+    finally:
+        _sharers["host"] //= host
+
+
 def _free(device: int | None) -> int:
     """This process's part of what is free in this machine's memory, or on a GPU, with its pool's unused."""
     if device is None:
@@ -221,7 +236,9 @@ def _kind(model: Model, batch_size: int) -> Any:
 
 
 def _bound(
-    kinds: Mapping[Any, Sequence[Member]], models: Sequence[Model], batch_sizes: Sequence[int]
+    kinds: Mapping[Any, Sequence[Member]],
+    models: Mapping[int, Model],
+    batch_sizes: Mapping[int, int],
 ) -> float:
     """More than all trainings take together, found without planning one; infinity where sizes are unknown."""
     total = 0.0

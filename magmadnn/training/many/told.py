@@ -65,15 +65,17 @@ class Told:
         sizes: Sequence[int],
         epochs: int,
         rooms: Collection[Room] = (),
+        shared: str = "",
     ) -> None:
         """Say what there is.
 
         Args:
             models: all of them.
-            members: their trainings.
-            sizes: batch size of each.
-            epochs: of all together.
+            members: the trainings of this process.
+            sizes: batch size of each model.
+            epochs: of these trainings together.
             rooms: in each memory.
+            shared: words on who trains them, where that is not this process alone.
         """
         self._members, self._total = members, epochs
         self._begun = time.monotonic()
@@ -83,7 +85,7 @@ class Told:
         named = [f"{n} of {count:,} parameters, batch {b}" for (_, count, b), n in groups[:_GROUPS]]
         more = f", and {len(groups) - _GROUPS} more groups" if len(groups) > _GROUPS else ""
         kinds = "1 group" if len(groups) == 1 else f"{len(groups)} groups"
-        self._print(f"{len(models)} models in {kinds}: {'; '.join(named)}{more}")
+        self._print(f"{len(models)} models in {kinds}: {'; '.join(named)}{more}{shared}")
         for room in rooms:
             if room.in_waves:
                 self._print(
@@ -105,8 +107,9 @@ class Told:
             self._printed = share
             self._print(self._state())
 
-    def end(self) -> None:
-        """The last line."""
+    def end(self, members: Sequence[Member]) -> None:
+        """The last line, on all trainings."""
+        self._members = members
         if self._output is None:
             return
         if self._drawn:

@@ -1,0 +1,161 @@
+"""What `fit_many` has been asked for, by number of the model, and the trainings of some of these models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from magmadnn.training.callbacks import Callback
+from magmadnn.training.loop.fit import Fit
+from magmadnn.training.model.checks import gpu_of
+from magmadnn.training.model.model import Model
+
+from .given import Rows, is_plain, sent, taken
+from .members import Member
+from .room import rooms_for
+from .scheduler import run_all
+from .told import Told
+
+_WHAT = "fit_many"
+_KEPT = 256  # models at most, of which what is compiled stays for a further call,
+_KEPT_ON_DEVICES = 4096  # and of those on a device, which have 0.2 MB each
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What is to be trained, checked; what differs from model to model by number.
+
+    Attributes:
+        x, y, sample_weight, validation_data: as `fit_many` takes them.
+        batch_sizes: samples of a step.
+        epochs: passes over the data.
+        rows: of x and y that each model is trained on; None for all.
+        held: rows that each is evaluated on after an epoch; None where they are not given so.
+        callbacks: of each.
+        options: further arguments of `fit`, alike for all.
+        memory_limit: as `fit_many` takes it.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    validation_data: Any
+    batch_sizes: Mapping[int, int]
+    epochs: Mapping[int, int]
+    rows: Mapping[int, Rows | None]
+    held: Mapping[int, Rows | None]
+    callbacks: Mapping[int, Sequence[Callback]]
+    options: Mapping[str, Any]
+    memory_limit: int | None
+
+    def described(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Data and settings, by which ranks know that they have been asked for the same."""
+        data = {"x": self.x, "y": self.y, "sample_weight": self.sample_weight}
+        parts = ("validation x", "validation y", "validation weights")
+        held = self.validation_data if isinstance(self.validation_data, (tuple, list)) else ()
+        settings = {
+            "batch_size": list(self.batch_sizes.values()), "epochs": list(self.epochs.values()),
+            "rows": list(self.rows.values()), "validation_rows": list(self.held.values()),
+            "memory_limit": self.memory_limit, **self.options,
+        }  # fmt: skip
+        given = {**data, **dict(zip(parts, held, strict=False))}
+        return {name: value for name, value in given.items() if value is not None}, settings
+
+    def costs(self, models: Sequence[Model], available: int) -> list[float]:
+        """About how much work each training is: parameters * rows * epochs."""
+        found = []
+        for number, model in enumerate(models):
+            own = self.rows[number]
+            rows = available if own is None else len(own)
+            weight = sum(parameter.value.size for parameter in model.parameters())
+            found.append(float(weight * rows * self.epochs[number]))
+        return found
+
+    def members(self, models: Mapping[int, Model]) -> list[Member]:
+        """The trainings of these models, none of them begun."""
+        data = _Data(self.x, self.y, self.sample_weight, self.validation_data)
+        common = {"loader_workers": 1, "verbose": False, "prepared": False}
+        found = []
+        for number, model in models.items():
+            options = {
+                **self.options, **common, "batch_size": self.batch_sizes[number],
+                "epochs": self.epochs[number], "callbacks": self.callbacks[number],
+            }  # fmt: skip
+            make = partial(data.training, model, self.rows[number], self.held[number], options)
+            device = gpu_of(model)
+            keeps = len(self.epochs) <= (_KEPT if device is None else _KEPT_ON_DEVICES)
+            found.append(Member(number, make, self.callbacks[number], keeps, device))
+        return found
+
+    def train(
+        self,
+        members: Sequence[Member],
+        models: Mapping[int, Model],
+        told: Told,
+        look: Callable[[], None] = lambda: None,
+        shared: str = "",
+    ) -> None:
+        """Run trainings to their ends.
+
+        Args:
+            members: those that run here.
+            models: of all, by number.
+            told: prints; its `end` is left to the caller.
+            look: called now and then.
+            shared: words on who trains them, where that is not this process alone.
+
+        Raises:
+            MagmaDNNError: as `fit_many`.
+        """
+        rooms = rooms_for(_WHAT, members, models, self.batch_sizes, self.memory_limit)
+        for member in members:
+            member.keeps &= not rooms[member.device].in_waves
+        epochs = sum(self.epochs[member.number] for member in members)
+        sizes = [self.batch_sizes[number] for number in models]
+        told.begin(list(models.values()), members, sizes, epochs, rooms.values(), shared)
+
+        def both() -> None:
+            told.look()
+            look()
+
+        run_all(members, both, rooms)
+
+
+class _Data:
+    """The data set of all models, and what each of them takes of it."""
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any, validation_data: Any) -> None:
+        self.x, self.y, self.sample_weight = x, y, sample_weight
+        self.validation_data = validation_data
+        self._there: dict[int | None, tuple[Any, Any, Any]] = {}  # by device
+
+    def training(
+        self, model: Model, rows: Rows | None, held: Rows | None, options: dict[str, Any]
+    ) -> Fit:
+        """The training of a model on its rows."""
+        weights, device = self.sample_weight, gpu_of(model)
+        x, y, validation = self._on(device) if held is None else (self.x, self.y, None)
+        if held is not None:
+            validation = tuple(taken(part, held) for part in (x, y, weights) if part is not None)
+        shared = rows is not None and self._can_share(model, options)
+        if rows is not None and not shared:
+            x, y, weights = (taken(part, rows) for part in (self.x, self.y, weights))
+        return model._training(
+            x, y, sample_weight=weights, validation_data=validation,
+            rows=rows if shared else None, **options,
+        )  # fmt: skip
+
+    def _on(self, device: int | None) -> tuple[Any, Any, Any]:
+        """x, y and what is validated: arrays as copies on a device, which all models there read."""
+        if device not in self._there:
+            given = (self.x, self.y, self.validation_data)
+            self._there[device] = given if device is None else sent(given, device)
+        return self._there[device]
+
+    def _can_share(self, model: Model, options: Mapping[str, Any]) -> bool:
+        """Whether its rows can be taken out of the arrays of all models: nothing else depends on them."""
+        plain = is_plain(self.x, self.y, self.sample_weight)
+        alone = options["class_weight"] is None and options["augment"] is None
+        return plain and alone and model.preparation is None
