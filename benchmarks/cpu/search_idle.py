@@ -6,11 +6,12 @@ The order of trainings is that of `md.search` itself (`magmadnn.search.trials.sc
 simulated: an epoch of trial k takes exp(spread * z_k) seconds, z_k normal, each trial has a score by chance,
 and handing out costs nothing. "grouped" cuts trials into the groups that `md.search.run` trains in one call
 on small data, which take as long as their trials together; "single" hands out one at a time, as with `until=`
-or large data. "any" is a scheduler that gives a free worker whatever may begin: the next trial, which `random`,
-`cem` and `tpe` would draw from what has arrived by then; for ASHA a trial that is among the best third of its
-rung at that moment, else a new one; `halving` waits at its rungs as here, since it compares all of them. Its
-table depends on who was faster. Shown is the share of all workers' time that passes waiting, the mean over
-draws, and how many times longer the search takes than with "any".
+or large data. "any" is a scheduler that gives a free worker whatever may begin: the next trial, which
+`random`, `cem` and `tpe` would draw from what has arrived by then; for ASHA a trial that is among the best
+third of its rung at that moment, else a new one; `halving` waits at its rungs as here, since it compares all
+of them. Its table depends on who was faster. Shown is the share of
+all workers' time that passes waiting, the mean over draws, and how many times longer the search takes than
+with "any".
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 import magmadnn as md
 from magmadnn.search.methods.choosing import method_of
 from magmadnn.search.methods.stopping import Asha
-from magmadnn.search.searching import _TOGETHER, _in_a_call, _planned
+from magmadnn.search.searching import _in_a_call
 from magmadnn.search.spaces.space import Space
 from magmadnn.search.trials.records import DONE, Job, Outcome
 from magmadnn.search.trials.schedule import Limits, Schedule
@@ -82,17 +83,18 @@ class Clock:
 
 def ours(name: str, trials: Trials, epochs: int, workers: int, grouped: bool) -> Clock:
     """The search as it is."""
-    count, space = len(trials.scores), Space.of(SPACE)
-    method = method_of(name, space, 1, count, {})
-    planned = _planned(name, count, space)
-    most = method.cohort if planned is None else min(method.cohort, planned)
-    group = min(_TOGETHER, _in_a_call(most, None, workers)) if grouped else 1
+    count = len(trials.scores)
+    method = method_of(name, Space.of(SPACE), 1, count, {})
     schedule = Schedule(
         method, lambda point: method.rungs(epochs), Limits(count), lambda outcome: outcome.values
     )
     clock = Clock(workers)
+
+    def together(stage: int) -> int:
+        return _in_a_call(stage, None, workers) if grouped else 1
+
     while True:
-        while clock.has_room and (jobs := schedule.next_group(group)):
+        while clock.has_room and (jobs := schedule.next_group(together)):
             clock.start(jobs, sum(job.new_epochs * trials.seconds[job.trial] for job in jobs))
         if not clock.ends:
             return clock

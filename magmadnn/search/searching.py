@@ -217,8 +217,9 @@ def run(
     alone = trial_seconds is not None or total_seconds is not None or until is not None
     alone = alone or reads_time(objectives) or not task.can_group or not is_small(train)
     planned = _planned(method, trials, searched)
-    most = chosen.cohort if planned is None else min(chosen.cohort, planned)
-    group = 1 if alone else min(_TOGETHER, _in_a_call(most, elsewhere, workers))
+
+    def group(stage: int) -> int:
+        return 1 if alone else _in_a_call(stage, elsewhere, workers)
 
     def check_logged(logged: Logged) -> None:
         where = as_path("search: out", out or "")
@@ -269,7 +270,7 @@ class _Search:
     judge: Judge
     folder: StudyFolder | None
     progress: SearchProgress | None
-    group: int
+    group: Callable[[int], int]
 
     def __post_init__(self) -> None:
         self._failed: set[int] = set()
@@ -336,14 +337,16 @@ def _place(
 
 
 def _in_a_call(most: int, elsewhere: Elsewhere | None, workers: int | None) -> int:
-    """How many of `most` trials are trained in one call, before other limits.
+    """How many of the `most` trials of a stage are trained in one call.
 
     Processes elsewhere get several calls each, since trials of different length leave some of them idle
     at the end otherwise.
     """
     if elsewhere is None:
-        return -(-most // (workers or 1))
-    return elsewhere.together or -(-most // (_CALLS * elsewhere.count))
+        found = -(-most // (workers or 1))
+    else:
+        found = elsewhere.together or -(-most // (_CALLS * elsewhere.count))
+    return min(_TOGETHER, found)
 
 
 def _planned(method: str, trials: int | None, space: Space) -> int | None:

@@ -19,7 +19,7 @@ import pytest
 from magmadnn.search.study_folder import read_study
 from magmadnn.search.workers import pool as pools
 from tests.search.killed_search import search
-from tests.search.problems import S, build, table, untimed
+from tests.search.problems import SPACE, S, build, table, untimed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 X, Y = table()
@@ -320,3 +320,19 @@ def _interrupting(units: int) -> Any:
 
 def _interrupted(metrics: Any) -> float:
     raise KeyboardInterrupt
+
+
+def test_what_few_trials_go_on_to_is_shared_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage is cut by how many it has, not by how many began."""
+    groups: list[tuple[int, int]] = []
+    start = pools.Pool.start
+
+    def counted(pool: pools.Pool, jobs: Any) -> None:
+        groups.append((jobs[0].rung, len(jobs)))
+        start(pool, jobs)
+
+    monkeypatch.setattr(pools.Pool, "start", counted)
+    given: dict[str, Any] = {"method": "halving", "trials": 18, "epochs": 9, "seed": 1}
+    found = S.run(build, SPACE, X, Y, workers=2, **given)
+    assert sorted(groups) == [(0, 9), (0, 9), (1, 3), (1, 3), (2, 1), (2, 1)]
+    assert untimed(found) == untimed(S.run(build, SPACE, X, Y, **given))

@@ -99,19 +99,24 @@ class Schedule:
                 return job
             self.arrive(job, known[1])
 
-    def next_group(self, most: int) -> list[Job]:
+    def next_group(self, most: Callable[[int], int]) -> list[Job]:
         """The next training with those of its stage that it is trained together with.
 
-        A stage is cut into groups of `most` in the order of numbers, so that who is with whom does not
-        depend on which worker is free.
+        A stage is cut into groups in the order of numbers, so that who is with whom does not depend on which
+        worker is free.
+
+        Args:
+            most: of the number of a stage's trainings, how many a group has at most.
         """
         first = self.next_job()
-        found = [] if first is None else [first]
-        while found and self._ready:
+        if first is None:
+            return []
+        found, size = [first], most(len(self._stages[first.key[:2]].jobs))
+        while self._ready:
             key = self._ready[0]
-            if key[:2] != found[0].key[:2] or self._is_beyond(key):
+            if key[:2] != first.key[:2] or self._is_beyond(key):
                 break
-            if self._place[key] // most != self._place[found[0].key] // most:
+            if self._place[key] // size != self._place[first.key] // size:
                 break
             heapq.heappop(self._ready)
             job = self._jobs[key]
