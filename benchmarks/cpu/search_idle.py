@@ -25,6 +25,8 @@ import numpy as np
 
 import magmadnn as md
 from magmadnn.search.methods.choosing import method_of
+from magmadnn.search.methods.parzen import Parzen
+from magmadnn.search.methods.plain_methods import RandomSearch
 from magmadnn.search.methods.stopping import Asha
 from magmadnn.search.searching import _in_a_call
 from magmadnn.search.spaces.space import Space
@@ -33,6 +35,13 @@ from magmadnn.search.trials.schedule import Limits, Schedule
 
 METHODS = ("random", "cem", "tpe", "halving", "asha")
 SPACE = {"a": md.search.uniform(0.0, 1.0), "b": md.search.integer(1, 1000)}
+
+
+class Waiting(RandomSearch):
+    """Asks when `tpe` does, for points at random: which points these are changes no time here."""
+
+    learns = True
+    cohort = Parzen(Space.of(SPACE), 1).cohort
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,8 @@ class Clock:
 def ours(name: str, trials: Trials, epochs: int, workers: int, grouped: bool) -> Clock:
     """The search as it is."""
     count = len(trials.scores)
-    method = method_of(name, Space.of(SPACE), 1, count, {})
+    space = Space.of(SPACE)
+    method = Waiting(space, 1) if name == "tpe" else method_of(name, space, 1, count, {})
     schedule = Schedule(
         method, lambda point: method.rungs(epochs), Limits(count), lambda outcome: outcome.values
     )

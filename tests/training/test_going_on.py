@@ -124,7 +124,7 @@ def test_callbacks_that_decide_and_are_others_than_before_are_told(
     assert capsys.readouterr().err == ""
     history = plain(tmp_path / "a", 5, stopping(patience=4, mode="min"), plateau(patience=50))
     told = capsys.readouterr().err
-    assert "fit: goes on in epoch 4 with callbacks that are not those of the checkpoint: " in told
+    assert "fit: goes on with callbacks that are not those of the checkpoint: " in told
     assert (
         "EarlyStopping has patience=4, before 3; EarlyStopping has mode=min, before auto; "
         "ReduceLROnPlateau is new; EarlyStopping is gone; "

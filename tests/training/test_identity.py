@@ -113,7 +113,9 @@ def test_epochs_callbacks_and_executor_may_differ(tmp_path: Path, capsys: Any) -
     fit(network(), tmp_path)
     more = fit(network(), tmp_path, epochs=3, callbacks=[md.callbacks.EarlyStopping(patience=9)])
     assert len(more) == 3
-    assert len(fit(network(executor="reference"), tmp_path, epochs=4)) == 4
+    assert "EarlyStopping is new" in capsys.readouterr().err
+    kept = [md.callbacks.EarlyStopping(patience=9)]
+    assert len(fit(network(executor="reference"), tmp_path, epochs=4, callbacks=kept)) == 4
     assert capsys.readouterr().err == ""
 
 

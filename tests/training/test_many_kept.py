@@ -15,7 +15,7 @@ import magmadnn as md
 from magmadnn import layers, optim
 from magmadnn.errors import ArgumentError
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import fits, room, scheduler
+from magmadnn.training.many import asked, fits, room, scheduler
 from magmadnn.training.many.told import Told
 from tests.training.many_networks import digests, network
 
@@ -83,6 +83,24 @@ def test_a_set_that_has_ended_is_not_trained_again(
     assert capsys.readouterr().err == ""
 
 
+def test_other_callbacks_are_told_once_for_a_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for patience in (5, 6):
+        assert capsys.readouterr().err == ""
+        callbacks = saving(
+            tmp_path, lambda number, p=patience: [md.callbacks.EarlyStopping(patience=p)]
+        )
+        md.fit_many(
+            [network(k) for k in range(3)],
+            X,
+            Y,
+            callbacks=callbacks,
+            **GIVEN | {"epochs": patience},
+        )
+    assert capsys.readouterr().err.count("EarlyStopping has patience=6, before 5") == 1
+
+
 def test_a_signal_saves_all_models(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
 
@@ -127,7 +145,7 @@ def test_what_was_taken_decides_how_many_are_under_way(monkeypatch: pytest.Monke
 
 
 def test_what_is_compiled_of_very_many_models_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fits, "_KEPT", 3)
+    monkeypatch.setattr(asked, "_KEPT", 3)
     models = [network(k) for k in range(4)]
     for _ in range(2):
         md.fit_many(models, X, Y, **GIVEN | {"epochs": 3})

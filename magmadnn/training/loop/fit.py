@@ -113,6 +113,7 @@ class Fit:
         self.goes_on = False
         self.completed = False
         self.tells_end = True
+        self.told: set[str] = set()  # what was said once, of all models of a set
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self._next: PendingChunk | None = None  # batches behind those that are waited for

@@ -226,11 +226,13 @@ def _tell_other_callbacks(fit: Fit, saved: Mapping[str, Mapping[str, Any]] | Non
             for k, value in own[key].items()
             if value != saved[key].get(k)
         ]
-    if words:
-        note(
-            f"fit: goes on in epoch {fit.epoch + 1} with callbacks that are not those of the checkpoint: "
-            f"{'; '.join(words)}; the epochs before were decided by the old ones"
-        )
+    text = (
+        "fit: goes on with callbacks that are not those of the checkpoint: "
+        f"{'; '.join(words)}; the epochs before were decided by the old ones"
+    )
+    if words and text not in fit.told:
+        fit.told.add(text)
+        note(text)
 
 
 def _check_finite(values: Mapping[str, Array], steps: int) -> None:

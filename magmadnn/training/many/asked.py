@@ -77,7 +77,7 @@ class Asked:
         """The trainings of these models, none of them begun."""
         data = _Data(self.x, self.y, self.sample_weight, self.validation_data)
         common = {"loader_workers": 1, "verbose": False, "prepared": False}
-        found = []
+        found, told = [], set[str]()
         for number, model in models.items():
             options = {
                 **self.options, **common, "batch_size": self.batch_sizes[number],
@@ -86,7 +86,7 @@ class Asked:
             make = partial(data.training, model, self.rows[number], self.held[number], options)
             device = gpu_of(model)
             keeps = len(self.epochs) <= (_KEPT if device is None else _KEPT_ON_DEVICES)
-            found.append(Member(number, make, self.callbacks[number], keeps, device))
+            found.append(Member(number, make, self.callbacks[number], keeps, device, told))
         return found
 
     def train(

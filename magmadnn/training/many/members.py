@@ -37,6 +37,7 @@ class Member:
         callbacks: of it.
         keeps: whether what is compiled stays for a further training.
         device: number of the GPU that it is trained on; None for the processor.
+        told: what trainings of the set have said that is said once.
 
     Attributes:
         keeps: as given.
@@ -53,8 +54,9 @@ class Member:
         callbacks: Sequence[Callback] = (),
         keeps: bool = True,
         device: int | None = None,
+        told: set[str] | None = None,
     ) -> None:
-        self.device = device
+        self.device, self._told = device, set[str]() if told is None else told
         self.number, self._make, self.keeps = number, make, keeps
         self.callbacks = callbacks
         self.history = History()
@@ -85,7 +87,7 @@ class Member:
     def _begin(self) -> None:
         """Make the training, and let callbacks begin."""
         self._fit, self._made = self._made or self._make(), None
-        self._fit.tells_end = False
+        self._fit.tells_end, self._fit.told = False, self._told
         self.history = self._fit.history
         ends = self._fit.under_way()
         ends.__enter__()
