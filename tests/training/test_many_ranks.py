@@ -94,7 +94,12 @@ def test_ranks_share_out_models_and_all_have_all_of_them(
     assert sorted(found) == [0, 1, 2, 3, 4]  # each once
 
 
-def test_a_further_fit_goes_on_alike_on_all_ranks() -> None:
+@pytest.mark.parametrize("piece", [1, 2500, 1 << 24])
+def test_a_further_fit_goes_on_alike_on_all_ranks(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_ranks, "_PIECE", piece)  # bytes of a message
+
     def run(comm: Any) -> tuple[list[str], list[Any]]:
         models = [network(k) for k in range(4)]
         for epochs in (2, 3):
