@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import magmadnn as md
 from magmadnn import optim
+from magmadnn.comm import simulate
 from magmadnn.data import split_rows
 from magmadnn.storage.checkpoint import parameters_sha256
 from tests.runtime.cuda.devices import network, samples
@@ -30,6 +33,26 @@ def test_models_on_a_device_beside_others() -> None:
         found = [[parameters_sha256(m.values().items()) for m in s] for s in (together, alone)]
     assert found[0] == found[1]
     assert len(set(found[0])) > 1
+
+
+@needs_compiler
+def test_ranks_share_out_models_on_devices() -> None:
+    """A rank takes over what another has trained onto its device, and goes on from there."""
+    x, y = samples(30, 13, 5)
+
+    def run(comm: Any) -> list[str]:
+        own = [
+            network((13, 17, 5), optim.Adam(0.01 * (k + 1)), device=device)
+            for k, device in enumerate(("cuda", "cuda", "cpu", "cuda"))
+        ]
+        for epochs in (2, 1):
+            md.fit_many(own, x, y, batch_size=8, epochs=epochs, verbose=False, parallel=comm)
+        return [parameters_sha256(m.values().items()) for m in own]
+
+    with emulated_device():
+        expected = run(False)
+        assert simulate(2, run) == [expected] * 2
+        assert len(set(expected)) == 4
 
 
 @needs_compiler
