@@ -95,7 +95,7 @@ PYTHON: dict[str, PythonCase] = {
     "parallel: a number": (
         lambda p: many(parallel=4),
         ArgumentError,
-        "~fit_many: parallel must be None .*, False .* or a communicator .* got 4; each rank trains whole models",
+        "~fit_many: parallel must be None .*, False .* got 4; each rank trains whole models, so no way of .*",
     ),
     "rows: of one model": (
         lambda p: many(rows=[[0, 1]]),
