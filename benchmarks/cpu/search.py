@@ -1,11 +1,12 @@
 """A search of 1,000 grid points on the heart-disease table: trials per second, asking, reading the log again.
 
-python -m benchmarks.cpu.search [--points 1000] [--epochs 10] [--workers 2] [--logged 100000]
+python -m benchmarks.cpu.search [--points 1000] [--epochs 10] [--workers 2] [--logged 100000] [--single]
 python -m benchmarks.cpu.search --asked 100000 [--methods grid,random,cem,asha,median]
 
 Networks are 13-16-2 with Adam, batches of 32 of 242 rows, each point a training of its own. "here" is one
 process on all cores, "workers" as many processes; both begin with kernels that are on the disk. Shown are the
-clock and the processor time of all processes. Peers are in `search_peers.py`.
+clock and the processor time of all processes. With `--single` trials are not trained together, as with
+`until=` or an objective that is a function. Peers are in `search_peers.py`.
 
 With `--asked` nothing is trained: shown is what asking a method for a trial and telling it the result take of
 a processor once so many have finished, the mean and the longest of 1,000 of each. The longest decides on a
@@ -56,8 +57,11 @@ def build(learning_rate: float, beta: float, seed: int) -> md.Model:
     )
 
 
-def search(points: int, epochs: int, workers: int | None, out: str | None) -> tuple[float, float]:
+def search(
+    points: int, epochs: int, workers: int | None, out: str | None, single: bool = False
+) -> tuple[float, float]:
     """Seconds of the clock and of all processors."""
+    ends = {"total_seconds": 1e9} if single else {}
     x, y = table()
     side = max(2, round(points**0.5))
     space = {
@@ -66,7 +70,8 @@ def search(points: int, epochs: int, workers: int | None, out: str | None) -> tu
     }
     begun, before = time.perf_counter(), sum(os.times()[:4])
     study = md.search.run(
-        build, space, x, y, method="grid", trials=points, epochs=epochs, workers=workers, out=out
+        build, space, x, y, method="grid", trials=points, epochs=epochs, workers=workers, out=out,
+        **ends,
     )  # fmt: skip
     assert len(study.trials) == points
     return time.perf_counter() - begun, sum(os.times()[:4]) - before
@@ -155,6 +160,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--logged", type=int, default=100_000)
     parser.add_argument("--asked", type=int)
+    parser.add_argument("--single", action="store_true")
     parser.add_argument("--methods", default="grid,random,cem,asha,median")
     given = parser.parse_args()
     if given.asked is not None:
@@ -164,7 +170,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         for name, workers in (("here", None), (f"{given.workers} workers", given.workers)):
             out = str(Path(place) / name)
-            clock, processors = search(given.points, given.epochs, workers, out)
+            clock, processors = search(given.points, given.epochs, workers, out, given.single)
             print(
                 f"{name}: {given.points / clock:.1f} trials a second, "
                 f"{1000 * processors / given.points:.1f} ms of "

@@ -336,3 +336,9 @@ def test_what_few_trials_go_on_to_is_shared_out_too(monkeypatch: pytest.MonkeyPa
     found = S.run(build, SPACE, X, Y, workers=2, **given)
     assert sorted(groups) == [(0, 9), (0, 9), (1, 3), (1, 3), (2, 1), (2, 1)]
     assert untimed(found) == untimed(S.run(build, SPACE, X, Y, **given))
+
+
+@pytest.mark.parametrize("limit", ["total_seconds", "trial_seconds"])
+def test_a_limit_of_years_is_none(limit: str) -> None:
+    given: dict[str, Any] = {"method": "random", "trials": 2, "epochs": 1, limit: 1e9}
+    assert len(S.run(build, SPACE, X, Y, workers=2, **given).trials) == 2

@@ -25,6 +25,7 @@ from .worker import serve, shares
 
 _KILLS = 10  # of the process of one job, before it counts as out of memory
 _CRASHES = 1
+_LONGEST = 86400.0  # seconds of one wait: systems do not count to more than some weeks
 _KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -181,7 +182,7 @@ class Pool:
         ends = [] if end is None else [end]
         if self._limit is not None:
             ends += [worker.begun + self._limit for worker in busy]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        return min(max(0.0, min(ends) - time.monotonic()), _LONGEST) if ends else None
 
     def _replace(self, worker: _Worker) -> None:
         """A new process in the place of one that has ended."""
