@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError, quoted
+
+if TYPE_CHECKING:
+    from magmadnn.training.model.model import Model
+
+TRAINED_NOW: WeakSet[Model] = WeakSet()  # models that a fit is under way for
+
+
+def refuse_while_training(model: Model, what: str) -> None:
+    """Look whether a model is being trained, by whose callback or in whichever thread.
+
+    Raises:
+        ArgumentError: if so.
+    """
+    if model in TRAINED_NOW:
+        raise ArgumentError(
+            f"{what}: this model is being trained; wait until its fit has returned, or use a copy: "
+            "copy.deepcopy(model)"
+        )
 
 
 def at_least(what: str, value: Any, least: int) -> None:

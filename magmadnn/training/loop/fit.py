@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
-from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.errors import NumericError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
 from magmadnn.parallel.ranks_step import RanksStep
@@ -17,7 +16,7 @@ from magmadnn.runtime.agreement import agreement
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.pieces import ReadParts
 from magmadnn.storage.printing import note
-from magmadnn.training.arguments import at_least
+from magmadnn.training.arguments import TRAINED_NOW, at_least
 from magmadnn.training.objective.objective import Objective
 
 from .history import History, Row
@@ -35,21 +34,6 @@ if TYPE_CHECKING:
 
 BatchSize = int | Callable[[int], int]
 _SLICE_SECONDS = 0.08  # so that slices that take longer than foreseen still end in 0.1 s
-
-_running: WeakSet[Model] = WeakSet()  # models that are being trained
-
-
-def refuse_while_training(model: Model, what: str) -> None:
-    """Look whether a model is being trained, by whose callback or in whichever thread.
-
-    Raises:
-        ArgumentError: if so.
-    """
-    if model in _running:
-        raise ArgumentError(
-            f"{what}: this model is being trained; wait until its fit has returned, or use a copy: "
-            "copy.deepcopy(model)"
-        )
 
 
 class Fit:
@@ -177,7 +161,7 @@ class Fit:
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """What surrounds the epochs: callbacks begin, saved trainings are resumed, callbacks end."""
-        _running.add(self.model)
+        TRAINED_NOW.add(self.model)
         try:
             with ExitStack() as ends:  # in reverse order, each of them, whatever happens in another
                 if self._together is not None:
@@ -203,7 +187,7 @@ class Fit:
                     if not any(callback.forgives(self, error) for callback in self.callbacks):
                         raise
         finally:
-            _running.discard(self.model)
+            TRAINED_NOW.discard(self.model)
             if self.steps or self._identity:
                 self.model._origin = self._identity.get(INITIAL)
 

@@ -21,9 +21,8 @@ from magmadnn.errors import (
     quoted,
 )
 from magmadnn.memory.room import Room
-from magmadnn.training.arguments import at_least, listed
+from magmadnn.training.arguments import at_least, listed, refuse_while_training
 from magmadnn.training.callbacks import Callback
-from magmadnn.training.loop.fit import refuse_while_training
 from magmadnn.training.model.model import Model
 
 Rows = NDArray[np.int64]

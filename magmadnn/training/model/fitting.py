@@ -22,10 +22,11 @@ from magmadnn.training.arguments import (
     checked_limit,
     epochs_of,
     listed,
+    refuse_while_training,
 )
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
-from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
+from magmadnn.training.loop.fit import BatchSize, Fit
 from magmadnn.training.loop.own_rows import OwnRows
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
 from magmadnn.training.loop.together import Together

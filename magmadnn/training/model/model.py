@@ -20,9 +20,9 @@ from magmadnn.parallel.data_parallel import way_of
 from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder
-from magmadnn.training.arguments import at_least
+from magmadnn.training.arguments import at_least, refuse_while_training
 from magmadnn.training.callbacks import Callback
-from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
+from magmadnn.training.loop.fit import BatchSize, Fit
 from magmadnn.training.loop.given import inputs_for
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.sources import Source
