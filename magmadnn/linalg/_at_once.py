@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.backends.cpu.blas_threads import blas_threads
+from magmadnn.backends.cpu.blas_threads import FEW_ROWS, blas_threads
 from magmadnn.graph.op import Array
 
 from ._matrices import refuse_unless_finite
 
-_FOR_THREADS = 512  # rows or columns from which on BLAS has its own number of threads
 _TRIANGLE = 64  # rows of triangles on a diagonal
 _PIECE = 8192  # elements; OpenBLAS takes several threads from 10,000 on
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
@@ -42,7 +41,7 @@ def routine(name: str, a: Array) -> Any:
     if found is None:
         return None
     function = getattr(found, _LETTERS[a.dtype.char] + name)
-    threads = blas_threads() if max(a.shape) < _FOR_THREADS else None
+    threads = blas_threads() if max(a.shape) < FEW_ROWS else None
     return function if threads is None else partial(threads.on_one, function)
 
 

@@ -12,6 +12,7 @@ import pytest
 import magmadnn as md
 from magmadnn.backends.cpu.blas_threads import BlasThreads, blas_threads
 from magmadnn.linalg import _at_once
+from magmadnn.runtime.cpu.matrices import lapack
 
 RNG = np.random.default_rng(3)
 
@@ -23,7 +24,7 @@ class Library:
         self.threads = threads
 
     def on_one(self) -> BlasThreads:
-        return BlasThreads(lambda: self.threads, lambda count: setattr(self, "threads", count))
+        return BlasThreads([(lambda: self.threads, lambda n: setattr(self, "threads", n))])
 
 
 def test_a_call_has_one_thread_and_leaves_the_number_that_was() -> None:
@@ -71,12 +72,12 @@ def test_factorisations_of_small_matrices_are_on_one_thread(
         return call(*words, **named)
 
     monkeypatch.setattr(_at_once, "blas_threads", lambda: SimpleNamespace(on_one=on_one))
-    a = spd(_at_once._FOR_THREADS - 1)
+    a = spd(_at_once.FEW_ROWS - 1)
     operands = (a, a[:, :1]) if function == "solve" else (a,)
     small = getattr(md.linalg, function)(*operands)
     assert calls
     kept = len(calls)
-    monkeypatch.setattr(_at_once, "_FOR_THREADS", 2)
+    monkeypatch.setattr(_at_once, "FEW_ROWS", 2)
     large = getattr(md.linalg, function)(*operands)
     assert len(calls) == kept  # large ones are the library's
     for one, other in zip(
@@ -85,20 +86,52 @@ def test_factorisations_of_small_matrices_are_on_one_thread(
         assert np.allclose(np.abs(one), np.abs(other), atol=1e-8)
 
 
-def test_the_number_of_threads_of_scipy_is_found_and_kept() -> None:
-    pytest.importorskip("scipy")
+def test_the_libraries_of_numpy_and_scipy_are_found_and_keep_their_numbers() -> None:
     threads = blas_threads()
     if threads is None:
-        pytest.skip("SciPy's BLAS is not OpenBLAS")
-    before = threads._read()
+        pytest.skip("no OpenBLAS")
+    before = [read() for read, _ in threads._libraries]
+
+    def numbers() -> list[int]:
+        return [read() for read, _ in threads._libraries]
+
     try:
-        threads._write(2)
-        assert threads.on_one(threads._read) == 1
-        assert threads._read() == 2
+        for _, write in threads._libraries:
+            write(2)
+        assert numbers() == [2] * len(before)
+        assert threads.on_one(numbers) == [1] * len(before)
         md.linalg.cholesky(spd(130))
-        assert threads._read() == 2
+        assert numbers() == [2] * len(before)
     finally:
-        threads._write(before)
+        for (_, write), count in zip(threads._libraries, before, strict=True):
+            write(count)
+
+
+@pytest.mark.parametrize("function", ["cholesky", "qr", "svd"])
+@pytest.mark.parametrize("rows", [70, 100])
+def test_compiled_programs_of_small_matrices_have_one_thread(
+    function: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("scipy")
+    calls: list[Any] = []
+
+    def on_one(call: Any, *words: Any) -> Any:
+        calls.append(call)
+        return call(*words)
+
+    monkeypatch.setattr(lapack, "blas_threads", lambda: SimpleNamespace(on_one=on_one))
+    monkeypatch.setattr(lapack, "FEW_ROWS", 100)
+    x = md.placeholder("x", (rows, rows), "float64")
+    found = getattr(md.linalg, function)(x)
+    total = md.ops.sum(md.ops.abs(found[-1] if isinstance(found, tuple) else found))
+    a = spd(rows)
+    expected = getattr(np.linalg, function)(a)
+    expected = expected[-1] if isinstance(expected, tuple) else expected
+    assert np.isclose(float(total.eval({x: a})), np.abs(expected).sum())
+    assert bool(calls) == (rows < 100)
+    calls.clear()
+    assert np.isclose(float(md.ops.sum(x * 2).eval({x: a})), 2 * a.sum())
+    assert not calls  # a program without matrix functions
 
 
 def test_numbers_are_looked_at_in_pieces_that_one_thread_of_numpy_adds_up(

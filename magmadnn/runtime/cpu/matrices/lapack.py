@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from magmadnn.backends.cpu.blas_threads import FEW_ROWS, blas_threads
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.llvm.library.calls import can_call
+from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.regions.draft import Work
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.graph.dim import bind_shape
 
 _LETTERS = {"float32": "s", "float64": "d"}
 _MODULES = ("scipy.linalg.cython_blas", "scipy.linalg.cython_lapack")
@@ -31,6 +36,33 @@ def is_native(work: Work) -> bool:
     if kernel is None or isinstance(kernel, WholeLibrary):
         return False  # no library on the processor has one
     return not isinstance(kernel, Library) or function_of(kernel) is not None
+
+
+def caller_of(plan: NativePlan, sizes: Mapping[str, int]) -> Callable[..., Any]:
+    """What calls a driver of a plan, as `call(function, *arguments)`.
+
+    Where the plan calls BLAS, or NumPy's functions, for small matrices only, BLAS has one thread meanwhile:
+    further ones would wait on the cores that the plan's own threads want.
+    """
+    calls = [work for work in plan.work if _may_call_blas(work)]
+    operands = {node for work in calls for one in work.region.nodes for node in one.inputs}
+    shapes = (bind_shape(node.shape, sizes) for node in operands)
+    sides = [side for shape in shapes if len(shape) > 1 for side in shape[-2:]]
+    threads = blas_threads() if calls and max(sides, default=0) < FEW_ROWS else None
+    return _plainly if threads is None else threads.on_one
+
+
+def _plainly(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _may_call_blas(work: Work) -> bool:
+    """Whether a step is LAPACK's, or computed by NumPy."""
+    if work.region.kind is RegionKind.LOOP:
+        return False
+    return not is_native(work) or (
+        work.lowered is not None and isinstance(work.lowered.kernel, Library)
+    )
 
 
 @cache

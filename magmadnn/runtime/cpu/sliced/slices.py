@@ -15,6 +15,7 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import agreement
+from magmadnn.runtime.cpu.matrices.lapack import caller_of
 from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, memories_of
@@ -45,6 +46,7 @@ class Slices:
         self._driver = Driver(
             leg.table, leg.useful_threads, leg.scratch_bytes, cache=kernel_cache()
         )
+        self._call = caller_of(plan, wanted.sizes)
         self._saved = Saved(changed, wanted.threads, plan.alike)
         self._saved.prepare()
 
@@ -78,7 +80,7 @@ class Slices:
             self._saved.save()
         self._leg.point(list(data.values()), order, settings)
         try:
-            self._driver.run(0, count)
+            self._call(self._driver.run, 0, count)
         finally:
             self._leg.release()
         found = self._leg.found(count)
