@@ -231,7 +231,8 @@ class MemoryManager:
         Raises:
             DeviceError, ArgumentError: as `device_pointer`.
         """
-        self._sides.forget("device")
+        if not self._sides.device_valid:
+            self._sides.forget("device")
         return self._sides.address(write=True)
 
     @property

@@ -8,6 +8,8 @@ more stale than it
 is told: it keeps those of fast workers back until the slowest has sent its own.
 
 Messages are arrays: to a worker what to do, then parameters; to the server the sums of a shard (`step.py`).
+Where all GPUs reach each other, parameters and gradients are no messages: the server's GPU copies them
+(`peers/parameters.py`), and the update runs where the gradient has come.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +29,9 @@ from magmadnn.runtime.agreement import ALONE, agreeing
 from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor.operation import Feeds
 
+from .buckets import size_of
 from .data_parallel import DataParallel
+from .peers.served import PeerServed, nothing
 from .step import ParallelStep
 from .tree import TreeSum
 
@@ -100,7 +105,7 @@ class _Way:
     requests: list[Request]
 
 
-class AsyncStep(ParallelStep):
+class AsyncStep(PeerServed):
     """One update of the server, or one gradient of a worker."""
 
     _way: AsyncSGD
@@ -156,16 +161,15 @@ class AsyncStep(ParallelStep):
         for rank in range(1, self._comm.size):
             if rank not in self._busy and self._given < batches:
                 self._send(rank, COMPUTE)
+        scalars, rate = dict(self.scalars()), self._settings.node(_RATE)
         rank = self._arrived()
         found = self._busy.pop(rank)
         for request in found.requests:
             request.wait()
         small, *vectors = found.sums
-        stale = self._version - found.version
-        scalars = dict(self.scalars())
-        for node, value in self._settings.feeds(self.count).items():
-            if node is self._settings.node(_RATE):
-                scalars[node] = value / max(stale, 1)
+        stale, goes_on = self._version - found.version, self._given < batches
+        if rate in scalars:
+            scalars[rate] = scalars[rate] / max(stale, 1)
         if small[0]:
             raise MagmaDNNError(
                 f"rank {rank} of {self._comm.size} could not compute batch {found.batch + 1}, and says why"
@@ -174,20 +178,32 @@ class AsyncStep(ParallelStep):
             raise NumericError(
                 f"the loss of batch {found.batch + 1} of epoch {epoch + 1} has NaN or infinity"
             )
-        self._apply(small, vectors, scalars, guard)
+        if self._peers is None:
+            self._apply(small, vectors, scalars, guard)
+        else:
+            self._peers.fetch(rank)
+            self._apply_there(
+                small, scalars, guard, partial(self._peers.give, rank) if goes_on else nothing
+            )
         self._version += 1
         self.stale.append(stale)
         self._done = int(small[2]), float(small[-1])
-        if self._given < batches:
-            self._send(rank, COMPUTE)
+        if goes_on:
+            self._send(rank, COMPUTE, True)
         return self.outputs_of(small)
 
-    def _send(self, rank: int, what: int) -> None:
+    def _send(self, rank: int, what: int, is_given: bool = False) -> None:
+        """Tell a worker what to do, and give it parameters, which may be on their way already."""
         epoch, _, _ = self._place
         order = np.array([what, epoch, self._given, *self._first_counts], np.int64)
+        if self._peers is not None:
+            if not is_given:
+                self._peers.give(rank)
+            self._peers.done()
         self._comm.send(order, rank, tag=_ORDER)
-        for array in self._values():
-            self._comm.send(array, rank, tag=_VALUES)
+        if self._peers is None:
+            for array in self._values():
+                self._comm.send(array, rank, tag=_VALUES)
         if what == COMPUTE:
             sums = self._received_sums()
             requests = [
@@ -236,22 +252,31 @@ class AsyncStep(ParallelStep):
             batch_of: the feeds, and the weight, of a batch of an epoch.
         """
         order = np.zeros(3 + len(self._counters), np.int64)
+        ahead: tuple[tuple[int, int], Any] | None = None
         while True:
             self._comm.recv(order, 0, tag=_ORDER)
-            values = [np.empty_like(one) for one in self._values()]
-            for one in values:
-                self._comm.recv(one, 0, tag=_VALUES)
-            self._take(values)
+            if self._peers is None:
+                values = self._empty_values()
+                for one in values:
+                    self._comm.recv(one, 0, tag=_VALUES)
+                self._take(values)
+            else:
+                self._peers.take()
             what, epoch, number, *counts = order.tolist()
             if what != COMPUTE:
                 return int(what)
             failed: Exception | None = None
             try:
-                feeds, weight = batch_of(epoch, number)
+                known, ahead = ahead, None
+                is_known = known is not None and known[0] == (epoch, number)
+                found_ahead = known[1] if known and is_known else None
+                if isinstance(found_ahead, Exception):
+                    raise found_ahead
+                feeds, weight = found_ahead or batch_of(epoch, number)
                 nodes = {getattr(k, "node", k): v for k, v in feeds.items()}
                 self._count_on(counts, number)
                 with agreeing(ALONE):
-                    found = self._executable.run(nodes)
+                    found = self._sums_of(nodes)
                 found[0] = np.append(found[0], weight)
             except Exception as error:
                 failed = error
@@ -263,6 +288,18 @@ class AsyncStep(ParallelStep):
                 self._comm.send(np.ascontiguousarray(one), 0, tag=_SUMS + k)
             if failed is not None:
                 raise failed
+            if (
+                self._peers is not None
+            ):  # while the server updates: the batch that mostly comes next
+                following = epoch, number + self._comm.size - 1
+                ahead = following, _tried(batch_of, following)
+
+    def _empty_values(self) -> list[Array]:
+        """Arrays for what `_values` gives."""
+        lengths: dict[Any, int] = {}
+        for node in self._held():
+            lengths[node.dtype] = lengths.get(node.dtype, 0) + size_of(node.spec)
+        return [np.empty(n, dtype) for dtype, n in lengths.items()]
 
     # --- both -------------------------------------------------------------------------------------
 
@@ -273,9 +310,14 @@ class AsyncStep(ParallelStep):
     def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
         """As `ParallelStep`; parameters travel as vectors."""
         found = super()._memory_for(sizes, workspace)
-        return None if found is None else replace(found, copies=found.copies + found.parameters)
+        more = 0 if self._peers is None else self._peers.nbytes
+        return (
+            None if found is None else replace(found, copies=found.copies + found.parameters + more)
+        )
 
     def _received_sums(self) -> list[Array]:
+        if self._peers is not None:
+            return [np.zeros(self._small_length + 1)]
         small, *vectors = self._likes()
         return [np.append(small, 0.0), *vectors]
 
@@ -286,6 +328,14 @@ class AsyncStep(ParallelStep):
         """Counters of random numbers go on by the batches of the epoch."""
         if self._first_counts and not self._comm.rank:
             self._count_on(self._first_counts, self._given)
+
+
+def _tried(batch_of: Callable[[int, int], Any], place: tuple[int, int]) -> Any:
+    """A batch, or the error for who wants it."""
+    try:
+        return batch_of(*place)
+    except Exception as error:
+        return error
 
 
 def _one_of(comm: Communicator) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.comm import Communicator
+from magmadnn.comm.communicator import Json
 from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
 from magmadnn.graph import Node
@@ -48,6 +49,12 @@ class RanksStep(Step):
     def last_batch(self) -> tuple[int, float] | None:
         """Samples and weight of the batch that was run; None where it is the one that was told of."""
         return None
+
+    def offers(self) -> Json:
+        """What all ranks are told before a training, for `meet`."""
+
+    def meet(self, offers: Sequence[Json]) -> None:
+        """Be told what the steps of all ranks offer; all of them call it."""
 
     def collect(self) -> None:
         """Give all ranks all parameters, and the optimiser's state; all of them call it."""

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from magmadnn.comm.communicator import Json
 from magmadnn.errors import NumericError
+from magmadnn.graph import Node
 from magmadnn.graph.op import Array
+from magmadnn.memory.foreign import OnDevice
+from magmadnn.runtime.agreement import ALONE, agreeing
 from magmadnn.runtime.step_memory import StepMemory
 
 from .data_parallel import DataParallel
+from .peers.parameters import PeerParameters
+from .peers.served import PeerServed
 from .step import ParallelStep
 
 
@@ -39,8 +45,14 @@ class ParameterServer(DataParallel):
         return ServerStep
 
 
-class ServerStep(ParallelStep):
+class ServerStep(PeerServed):
     """One step, whose update rank 0 makes."""
+
+    is_worker_too = True
+
+    def offers(self) -> Json:
+        """As `PeerServed`, where each rank computes one part of a batch."""
+        return super().offers() if self._way.parts == self._comm.size else "none"
 
     def collect(self) -> None:
         """Give all ranks the moments of rank 0."""
@@ -65,6 +77,9 @@ class ServerStep(ParallelStep):
         guard: bool,
     ) -> None:  # fmt: skip
         comm, wrong = self._comm, None
+        if self._peers is not None:
+            self._share_there(self._peers, small, there, guard)
+            return
         vectors = [
             self._tree.reduced_share(own, like, there, [0, *[len(like)] * comm.size])
             for own, like in zip(parts, likes, strict=True)
@@ -87,3 +102,44 @@ class ServerStep(ParallelStep):
         self._take(values)
         if comm.rank:
             self._count.value.write(np.asarray(self.count + 1, np.int64))
+
+    # --- from GPU to GPU --------------------------------------------------------------------------
+
+    def _likes(self) -> list[Array]:
+        found = super()._likes()
+        return found if self._peers is None else found[:1]
+
+    def _rows_of(
+        self, shard: int, own: Mapping[Node, Any], bounds: Sequence[int]
+    ) -> dict[Node, Any]:
+        if self._peers is None or not all(isinstance(one, OnDevice) for one in own.values()):
+            return super()._rows_of(shard, own, bounds)
+        return dict(own)  # a rank has one shard, whose rows these are
+
+    def _share_there(
+        self, peers: PeerParameters, small: Array, there: Sequence[int], guard: bool
+    ) -> None:
+        """As `_share`, by rank 0's GPU; all have computed their gradients before they added up `small`."""
+        told, wrong = np.zeros(1, np.int64), None
+        if self._comm.rank == 0:
+            try:
+                with agreeing(ALONE):
+                    peers.add_up(there, self._compiling)
+                self._apply_there(small, self.scalars(), guard, self._give)
+            except NumericError as error:
+                wrong = error
+                told[0] = 1
+            peers.done()
+        if self._comm.broadcast(told)[0]:
+            self.share_state()  # nobody goes on from moments of the last epoch
+            raise wrong or NumericError(
+                "the update on rank 0 made NaN or infinity; nothing was updated"
+            )
+        if self._comm.rank:
+            peers.take()
+            self._count.value.write(np.asarray(self.count + 1, np.int64))
+
+    def _give(self) -> None:
+        assert self._peers is not None
+        for rank in range(1, self._comm.size):
+            self._peers.give(rank)

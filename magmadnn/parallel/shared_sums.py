@@ -40,6 +40,11 @@ class SharedSums:
         self._terms.append((list(terms), total))
         return Operation(total)
 
+    @property
+    def some(self) -> bool:
+        """Whether anything is added up."""
+        return bool(self._terms)
+
     def compile(self, way: Mapping[str, Any]) -> None:
         """Make the programs."""
         self._programs = [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magmadnn.comm import Communicator, world
+from magmadnn.comm.communicator import Json
 from magmadnn.errors import ArgumentError, DataError
 
 from .tree import cuts
@@ -97,19 +98,23 @@ class TrainingWay(ABC):
         """Which of `count` rows of a batch this rank reads; here all."""
         return slice(0, count)
 
-    def check_same(self, training: Mapping[str, str]) -> None:
+    def check_same(self, training: Mapping[str, str], beside: Json = None) -> list[Json]:
         """Look whether all ranks are about to run the same training.
 
         Args:
             training: its aspects in words and digests, by name.
+            beside: what may differ, and is told to all with it.
+
+        Returns:
+            what each rank told.
 
         Raises:
             DataError: naming what differs, on which ranks.
         """
         own = {name: str(value) for name, value in self.settings.items()}
-        found: Sequence[Any] = self.workers().exchange(
-            {"parallel": repr(self)} | dict(training) | own
-        )
+        words = {"parallel": repr(self)} | dict(training) | own
+        told = self.workers().exchange([words, beside])
+        found: Sequence[Any] = [one for one, _ in told]
         for name in [*found[0], *(k for one in found for k in one if k not in found[0])]:
             for rank, one in enumerate(found):
                 if one.get(name) != found[0].get(name):
@@ -118,6 +123,7 @@ class TrainingWay(ABC):
                         f"{found[0].get(name, 'none')}, rank {rank} has {one.get(name, 'none')}; give all "
                         "ranks the same model, data and settings"
                     )
+        return [other for _, other in told]
 
 
 def is_whole(value: Any, least: int) -> bool:

@@ -1,12 +1,13 @@
-"""Synchronous and asynchronous SGD on several GPUs: samples a second relative to one GPU that trains alone.
+"""Synchronous and asynchronous SGD and a pipeline on several GPUs: samples a second, microseconds a step.
 
     python benchmarks/gpu/parallel/asynchronous.py [--gpus 1,2] [--rows 2048] [--json speed.json]
     python benchmarks/gpu/parallel/asynchronous.py --draw speed.json --picture docs/images/FILE.png
 
 The figure of MagmaDNN's paper. Two networks of dense layers in TF32 on random rows, with as many rows of a
 batch for each GPU. SGD is `DataParallel`: sums among the GPUs within the graph of a step. ASGD is `AsyncSGD`:
-the server is one process more, on the first GPU; gradients and parameters pass through the hosts. Each number
-of GPUs is a job of its own; seconds of the best epoch behind the first.
+the server is one process more, on the first GPU or on `--server`. What ASGD and `Pipeline` send goes from GPU
+to GPU, or `--hosts` through the hosts, as where GPUs do not reach each other. Each kind on each number of
+GPUs is a job of its own; seconds of the best epoch behind the first. The file is written after each job.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ from typing import Any
 import numpy as np
 
 NETWORKS = {"784-528-528-528-10": (784, 528, 528, 528), "784-2048-2048-10": (784, 2048, 2048)}
-STEPS = 20
+KINDS = ("SGD", "ASGD", "Pipeline")
+STEPS = 40  # of a worker in an epoch: enough that the pause at its end counts little
+_DRAWN = 8192  # rows, which are repeated: to draw all would take longer than to train
 
 
-def rate(widths: tuple[int, ...], kind: str, rows: int) -> float:
+def rate(widths: tuple[int, ...], kind: str, rows: int, server: int) -> float:
     """Samples a second of all workers, as this rank counts them."""
     import magmadnn as md
 
     comm = md.comm.world()
     is_async = kind == "ASGD"
     workers = comm.size - is_async
-    device = f"cuda:{max(comm.rank - is_async, 0)}"  # the server updates on the first
+    number = comm.rank - is_async
+    device = f"cuda:{server if number < 0 else number}"
     layers: list[Any] = [md.layers.Input((widths[0],))]
     layers += [md.layers.Dense(width, activation="relu") for width in widths[1:]]
     net = md.Model(
@@ -40,16 +44,23 @@ def rate(widths: tuple[int, ...], kind: str, rows: int) -> float:
     )  # fmt: skip
     draw = np.random.default_rng(0)
     batch = rows if is_async else rows * workers
-    x = draw.standard_normal((batch * STEPS * (workers if is_async else 1), widths[0]), np.float32)
-    y = draw.integers(0, 10, len(x))
-    way: Any = md.parallel.AsyncSGD() if is_async else md.parallel.DataParallel()
+    count = rows * workers * STEPS
+    x = np.resize(draw.standard_normal((_DRAWN, widths[0]), np.float32), (count, widths[0]))
+    y = np.resize(draw.integers(0, 10, _DRAWN), count)
+    way: Any = {
+        "SGD": md.parallel.DataParallel,
+        "ASGD": md.parallel.AsyncSGD,
+        "Pipeline": lambda: md.parallel.Pipeline(micro_batches=4 * workers),
+    }[kind]()
     history = net.fit(x, y, batch_size=batch, epochs=3, shuffle=False, verbose=False, parallel=way)
     return float(max(row["samples_per_second"] for row in history.rows[1:]))
 
 
-def started(name: str, kind: str, gpus: int, rows: int) -> float:
-    """What a job of so many GPUs tells."""
-    own = [__file__, "--job", json.dumps([name, kind, rows])]
+def started(kind: str, gpus: int, rows: int, server: int, hosts: bool) -> list[float]:
+    """What a job of so many GPUs tells, of each network."""
+    if kind == "Pipeline" and gpus == 1:
+        return [float("nan")] * len(NETWORKS)
+    own = [__file__, "--job", json.dumps([kind, rows, server, hosts])]
     ranks = gpus + (kind == "ASGD")
     launch = ["-m", "magmadnn", "launch", "-n", str(ranks)] if ranks > 1 else []
     done = subprocess.run(
@@ -58,8 +69,19 @@ def started(name: str, kind: str, gpus: int, rows: int) -> float:
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     if not lines:
         print(done.stderr[-2000:])
-        return float("nan")
-    return float(json.loads(lines[-1])[0])
+        return [float("nan")] * len(NETWORKS)
+    return [float(one) for one in json.loads(lines[-1])]
+
+
+def job(kind: str, rows: int, server: int, hosts: bool) -> None:
+    """Be a rank."""
+    if hosts:
+        from magmadnn.comm.gpu.boxes import Boxes
+
+        Boxes.among = classmethod(lambda *_: "by --hosts")  # type: ignore[assignment,method-assign]
+    print(
+        json.dumps([rate(widths, kind, rows, server) for widths in NETWORKS.values()]), flush=True
+    )
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
@@ -87,27 +109,32 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--draw", type=Path)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--server", type=int, default=0, help="number of the server's GPU")
+    parser.add_argument("--hosts", action="store_true")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job is not None:
-        name, kind, rows = json.loads(options.job)
-        print(json.dumps([rate(NETWORKS[name], kind, rows)]), flush=True)
+        job(*json.loads(options.job))
         return
     if options.draw is not None:
         draw(json.loads(options.draw.read_text()), options.picture)
         return
     counts = [int(one) for one in options.gpus.split(",")]
-    rates: dict[str, dict[str, list[float]]] = {}
-    for name in NETWORKS:
-        for kind in ("SGD", "ASGD"):
-            own = [started(name, kind, gpus, options.rows) for gpus in counts]
-            rates.setdefault(name, {})[kind] = own
-            told = "  ".join(
-                f"{n} GPU {one:12,.0f} samples/s" for n, one in zip(counts, own, strict=True)
-            )
-            print(f"{name:20} {kind:5} {told}", flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps({"gpus": counts, "rows": options.rows, "rates": rates}))
+    rates: dict[str, dict[str, list[float]]] = {name: {} for name in NETWORKS}
+    for kind in options.kinds.split(","):
+        for gpus in counts:
+            found = started(kind, gpus, options.rows, options.server, options.hosts)
+            for name, one in zip(NETWORKS, found, strict=True):
+                rates[name].setdefault(kind, []).append(one)
+                step = 1e6 * gpus * options.rows / one  # of a worker; of all together but for ASGD
+                print(
+                    f"{name:20} {kind:9} {gpus} GPU {one:12,.0f} samples/s {step:9,.0f} us a step",
+                    flush=True,
+                )
+            if options.json is not None:
+                told = {"gpus": counts, "rows": options.rows, "rates": rates}
+                options.json.write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,21 @@ def exported(cupy: Any, driver: Any, array: Any) -> tuple[str, int]:
         DeviceError: its memory is not CUDA's.
         RuntimeError: its memory cannot be exported, of `cupy`.
     """
+    return exported_at(cupy, driver, int(array.data.ptr), f"an array of {array.shape}")
+
+
+def exported_at(cupy: Any, driver: Any, address: int, what: str) -> tuple[str, int]:
+    """The same of what lies at an address; `what` is for errors.
+
+    Raises:
+        DeviceError: its memory is not CUDA's.
+        RuntimeError: its memory cannot be exported, of `cupy`.
+    """
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
-    address = int(array.data.ptr)
     status = driver.cuMemGetAddressRange_v2(
         ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address)
     )
     if status:
-        raise DeviceError(f"cuMemGetAddressRange gives {status} for an array of {array.shape}")
+        raise DeviceError(f"cuMemGetAddressRange gives {status} for {what}")
     handle = cupy.cuda.runtime.ipcGetMemHandle(base.value)
     return bytes(handle).hex(), address - int(base.value)

@@ -10,6 +10,7 @@ import numpy as np
 
 from magmadnn import ops
 from magmadnn.comm import Communicator, Request
+from magmadnn.comm.communicator import Json
 from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph import Node, Spec
@@ -17,6 +18,7 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, placeholder
 from magmadnn.graph.op import Array
 from magmadnn.layers.layer import Layer
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.optim import StepSlices, Transform
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.building.loss_scaling import LossScale
@@ -33,6 +35,7 @@ from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
+from .peer_pieces import PeerPieces
 from .programs import Crossing, Cut, as_node, reported_by
 from .schedule import orders
 from .stages import begins_of, costs_of_layers, layer_of, layers_in_order
@@ -59,12 +62,12 @@ class _Piece:
     Attributes:
         feeds: its rows of the data.
         sizes: of symbolic dimensions.
-        saved: values that its way back needs; None where the way forward failed.
+        saved: values that its way back needs, or memory that holds them; None where the way forward failed.
     """
 
-    feeds: dict[Node, Array]
+    feeds: dict[Node, Any]
     sizes: dict[str, int]
-    saved: list[Array] | None = None
+    saved: list[Any] | None = None
 
 
 @dataclass
@@ -74,7 +77,8 @@ class _Run:
     Attributes:
         pieces: the micro-batches.
         reports: sums of what is reported, [failures, mass, rows, mass * loss, outputs].
-        gradients: sums, a vector for each dtype.
+        gradients: sums, a vector for each dtype, where they are on the host.
+        there: where values stay on GPUs: what computes there.
         failed: the first thing that went wrong here.
         sending: messages under way.
         in_flight, most: micro-batches that wait for their way back, now and at most.
@@ -83,6 +87,7 @@ class _Run:
     pieces: list[_Piece]
     reports: list[Array]
     gradients: list[Array]
+    there: PeerPieces | None = None
     failed: Exception | None = None
     sending: list[tuple[Request, Array]] = field(default_factory=list)
     in_flight: int = 0
@@ -128,6 +133,8 @@ class PipelineStep(ScatteredStep):
         self._total = placeholder("total_mass", _SCALAR)
         groups = None if every == 1 else Accumulation(every, Operation(self._total))
         self.most_in_flight, self._whole = 0, 0
+        self._there: PeerPieces | None = None
+        self._is_there, self._has_tried = False, False
         super().__init__(
             optimizer, loss, parameters, outputs, executor, precision, device, kept, more, groups
         )
@@ -199,7 +206,9 @@ class PipelineStep(ScatteredStep):
         self._forward = Executable(stage.forward, stage.updates, training=True, **way)
         self._sums.compile(way)
         self._backward = Executable(stage.backward, training=True, **way)
-        found = Executable([(update.count + 0).node], updates, training=True, **way)
+        counting = (update.count + 0).node
+        found = Executable([counting], updates, training=True, **way)
+        self._graph = counting, updates, way
         programs = [one.program for one in (self._forward, self._backward, found)]
         self._needed = {node for program in programs for node in program.leaves}
         self._needed |= {target for program in programs for target, _ in program.updates}
@@ -209,6 +218,43 @@ class PipelineStep(ScatteredStep):
         held = {update.count.node, *update.parameters, *(s.node for s in update.slots.values())}
         groups = self.accumulation
         return held if groups is None else held | {s.node for s in groups.slots.values()}
+
+    # --- from GPU to GPU --------------------------------------------------------------------------
+
+    def offers(self) -> Json:
+        """Whether this rank's GPU keeps all of its stage, and has not failed to reach others."""
+        if self._executable.device is None or self._has_tried or self._sums.some:
+            return False
+        if self._there is None:
+            made = self._comm, self._cut.stages, self._forward, *self._graph, self._has_computed
+            self._there = PeerPieces(*made)
+        return self._there.can()
+
+    def meet(self, offers: Sequence[Json]) -> None:
+        """Let values cross from GPU to GPU where all ranks can."""
+        self._is_there = all(offers)
+
+    @property
+    def peer_bytes(self) -> int | None:
+        """Bytes that this rank has written to other GPUs; None where they pass through the hosts."""
+        peers = None if self._there is None or not self._is_there else self._there.peers
+        return None if peers is None else peers.copied
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan of an update, and how values cross."""
+        reason = (
+            "" if self._there is None or not self._there.why_not else f": {self._there.why_not}"
+        )
+        by = f"through the hosts{reason}" if self.peer_bytes is None else "from GPU to GPU"
+        return f"{super().text(sizes)}\n# values of stages travel {by}"
+
+    def _reaches(self, pieces: Sequence[_Piece]) -> bool:
+        """Whether values of these micro-batches cross from GPU to GPU, as all ranks know."""
+        if self._is_there and self._there is not None:
+            sizes = dict(pieces[0].sizes)
+            self._is_there = self._there.meet(sizes, max(len(pieces), self._way.micro_batches))
+            self._has_tried = not self._is_there
+        return self._is_there
 
     # --- a run ------------------------------------------------------------------------------------
 
@@ -229,6 +275,12 @@ class PipelineStep(ScatteredStep):
         try:
             run = self._all_pieces(as_feeds(feeds))
             small = self._added_up(run, guard)
+            if small is None:  # by the hosts it is found where that comes from
+                for target, value in before:
+                    target.value.write(value)
+                run = self._all_pieces(as_feeds(feeds), False)
+                small = self._added_up(run, guard)
+                assert small is not None
             self._apply(run, small, guard)
         except Exception:
             for target, value in before:
@@ -241,21 +293,32 @@ class PipelineStep(ScatteredStep):
             at += size
         return outputs
 
-    def _all_pieces(self, feeds: Mapping[Node, Any]) -> _Run:
+    def _all_pieces(self, feeds: Mapping[Node, Any], may_copy: bool = True) -> _Run:
         """Forward and backward with all micro-batches."""
-        pieces = self._cut_into_pieces(feeds)
+        pieces = self._cut_into_pieces(feeds, may_copy and self._is_there)
         shapes = [(), (), (), *self._shapes]
         lengths = self._stage.buckets.lengths.items()
-        run = _Run(pieces, [np.zeros(s) for s in shapes], [np.zeros(n, d) for d, n in lengths])
+        there = self._there if may_copy and self._reaches(pieces) else None
+        if there is not None:
+            lengths = {}.items()
+            there.begin()
+        run = _Run(
+            pieces, [np.zeros(s) for s in shapes], [np.zeros(n, d) for d, n in lengths], there
+        )
         for is_forward, number in orders(self._comm.rank, self._comm.size, len(pieces)):
-            (self._go_forward if is_forward else self._go_back)(run, pieces[number])
+            (self._go_forward if is_forward else self._go_back)(run, number)
         for request, _ in run.sending:
             request.wait()
+        if there is not None and there.peers is not None:
+            there.peers.ends()
         self.most_in_flight = run.most
         return run
 
-    def _cut_into_pieces(self, feeds: Mapping[Node, Any]) -> list[_Piece]:
-        arrays = {node: np.asarray(value) for node, value in feeds.items()}
+    def _cut_into_pieces(self, feeds: Mapping[Node, Any], there: bool) -> list[_Piece]:
+        arrays: dict[Node, Any] = {
+            node: value if there and isinstance(value, OnDevice) else np.asarray(value)
+            for node, value in feeds.items()
+        }
         rows = len(next(iter(arrays.values())))
         each = max(-(-max(rows, self._whole) // self._way.micro_batches), 1)
         found = []
@@ -264,8 +327,13 @@ class PipelineStep(ScatteredStep):
             found.append(_Piece(own, sizes_of(own)))
         return found
 
-    def _go_forward(self, run: _Run, piece: _Piece) -> None:
-        stage = self._stage
+    def _go_forward(self, run: _Run, number: int) -> None:
+        stage, piece = self._stage, run.pieces[number]
+        run.in_flight += 1
+        run.most = max(run.most, run.in_flight)
+        if run.there is not None:
+            run.there.forward(run, piece, number)
+            return
         fed = dict(piece.feeds)
         for crossing in stage.arrivals:
             fed[crossing.arrived] = self._receive(crossing, crossing.source, piece, 0)
@@ -286,11 +354,14 @@ class PipelineStep(ScatteredStep):
         self._has_computed()
         for crossing, value in zip(stage.departures, found[:count], strict=True):
             self._send(run, crossing, crossing.goal, value, 0)
-        run.in_flight += 1
-        run.most = max(run.most, run.in_flight)
 
-    def _go_back(self, run: _Run, piece: _Piece) -> None:
-        stage = self._stage
+    def _go_back(self, run: _Run, number: int) -> None:
+        stage, piece = self._stage, run.pieces[number]
+        run.in_flight -= 1
+        if run.there is not None:
+            run.there.back(run, piece, number)
+            piece.saved, piece.feeds = None, {}
+            return
         seeds: dict[Node, Array] = {}
         for crossing in stage.departures:
             if crossing.returns:
@@ -315,7 +386,6 @@ class PipelineStep(ScatteredStep):
         for total, value in zip(run.gradients, found[count:], strict=False):
             np.add(total, value, out=total)
         piece.saved, piece.feeds = None, {}
-        run.in_flight -= 1
 
     def _has_computed(self) -> None:
         if self._way.computed is not None:
@@ -354,8 +424,10 @@ class PipelineStep(ScatteredStep):
 
     # --- the end of a step ------------------------------------------------------------------------
 
-    def _added_up(self, run: _Run, guard: bool) -> Array:
+    def _added_up(self, run: _Run, guard: bool) -> Array | None:
         """What is reported, on all ranks: [failures, mass, rows, mass * loss, outputs].
+
+        None where it has NaN or infinity and values were not looked at on their way.
 
         Raises:
             what went wrong here or on another rank.
@@ -363,12 +435,17 @@ class PipelineStep(ScatteredStep):
         failures = np.array([0.0 if run.failed is None else 1.0])
         own = np.concatenate([failures, *(np.ravel(one) for one in run.reports)])
         small: Array = self._comm.all_reduce(own)
+        if run.there is not None and not small[0] and guard and not np.isfinite(small).all():
+            return None
         if small[0] or (guard and not np.isfinite(small).all()):
             raise self._told(run.failed)
         return small
 
     def _apply(self, run: _Run, small: Array, guard: bool) -> None:
         """Update this stage's parameters; no rank does unless all can."""
+        if run.there is not None:
+            run.there.apply({self._total: small[1], **self.scalars()}, guard)
+            return
         fed = self._stage.buckets.feeds(
             dict(zip(self._stage.buckets.lengths, run.gradients, strict=True))
         )

@@ -6,18 +6,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data import prefetch
+from magmadnn.data._structure import take_rows
 from magmadnn.data.ring import Follower
 from magmadnn.errors import ArgumentError, DataError
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.memory.room import Room
 
-from .pieces import Batch, BatchArrays, Chunk, ChunkIterator, batch_of, parts_of, rows_of, told
+from .pieces import (
+    Batch,
+    BatchArrays,
+    Chunk,
+    ChunkIterator,
+    batch_of,
+    flat,
+    parts_like,
+    parts_of,
+    rows_of,
+    told,
+)
 from .sources import ArraySource, Source
+
+if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.data.rows import GatheredRows
 
 Order = NDArray[np.int64]
 
@@ -42,6 +60,9 @@ class OwnRows:
     def __init__(self, source: Source, own: Callable[[int], slice]) -> None:
         self._source, self._own = source, own
         self.digest = 0
+        self._order: tuple[int, Order] | None = None  # of the epoch that `one` was asked for last
+        self._gathered: GatheredRows | None = None
+        self._nothing: Batch | None = None
         self.sample, self.rows = source.sample, source.rows
 
     def count(self, batch_size: int) -> int | None:
@@ -62,18 +83,39 @@ class OwnRows:
         return found if source.in_memory else iter(prefetch(told(found, number, start)))
 
     def one(self, number: int, batch_size: int, batch: int) -> Batch:
-        """One whole batch of an epoch, where rows can be chosen.
+        """One whole batch of an epoch, where rows can be chosen; on a GPU until the next one is asked for.
 
         Raises:
             ArgumentError: where batches come one after the other.
         """
-        if type(self._source) is not ArraySource:
+        source = self._source
+        if type(source) is not ArraySource:
             raise ArgumentError("fit: AsyncSGD needs x and y as arrays, without augment")
-        rows = self._source.order(number)[batch * batch_size : (batch + 1) * batch_size]
-        return batch_of(rows_of(self._source.arrays, rows))
+        if self._order is None or self._order[0] != number:
+            self._order = number, source.order(number)
+        rows = self._order[1][batch * batch_size : (batch + 1) * batch_size]
+        arrays = flat(source.arrays)
+        there: list[Any] = [a for a in arrays if isinstance(a, OnDevice) and a.dtype.name in KEPT]
+        if not there:
+            return batch_of(rows_of(source.arrays, rows))
+        known = self._gathered
+        if known is None or known.most < len(rows) or known.arrays != tuple(there):
+            from magmadnn.runtime.cuda.data.rows import GatheredRows
+
+            self._gathered = known = GatheredRows(there, batch_size)
+        made = dict(zip(map(id, there), known.take(rows), strict=True))
+        taken: list[Any] = [made[id(a)] if id(a) in made else take_rows(a, rows) for a in arrays]
+        return batch_of(parts_like(source.arrays, taken))
 
     def _read(self, source: ArraySource, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Batch:
-        own = batch_of(rows_of(source.arrays, rows[self._own(len(rows))]))
+        chosen = rows[self._own(len(rows))]
+        if len(chosen):
+            own = batch_of(rows_of(source.arrays, chosen))
+        else:  # the server's of an asynchronous training
+            if self._nothing is None:
+                none = [a[:0] for a in flat(source.arrays)]
+                self._nothing = batch_of(parts_like(source.arrays, none))
+            own = self._nothing
         weights = source.arrays[2]
         weight = float(weights[0][rows].sum()) if weights else float(len(rows))
         return replace(own, whole_rows=len(rows), whole_weight=weight)

@@ -81,7 +81,11 @@ class Together:
         """
         version = str(getattr(sys.modules["magmadnn"], "__version__", ""))
         also = {"version of magmadnn": version, "executor": fit.model.executor}
-        self.way.check_same(fit.identity | also | {"epochs": f"{fit.begin} to {fit.epochs}"})
+        aspects = fit.identity | also | {"epochs": f"{fit.begin} to {fit.epochs}"}
+        step = fit.step if isinstance(fit.step, RanksStep) else None
+        offers = self.way.check_same(aspects, None if step is None else step.offers())
+        if step is not None:
+            step.meet(offers)
         self._known = fit.step.overrides
         self.note_values(fit)
 
@@ -194,7 +198,13 @@ class Together:
     def before(self, fit: Fit, event: str) -> None:
         """Before an event: parameters and moments that ranks share out are collected, if somebody looks."""
         self._collect_for(fit, event)
-        self.note_values(fit)
+        if not self._is_paused_later(fit):
+            self.note_values(fit)
+
+    @staticmethod
+    def _is_paused_later(fit: Fit) -> bool:
+        """Whether workers of an asynchronous training are at work, who hear of all when they are paused."""
+        return fit.batch > 0 and isinstance(fit.step, AsyncStep)
 
     def note_values(self, fit: Fit) -> None:
         """Remember which values the model has, so that `after` knows which ones callbacks have set."""
@@ -218,8 +228,8 @@ class Together:
         Raises:
             ArgumentError: if a callback of rank 0 alone has set a function.
         """
-        if self._comm.size == 1 or (fit.batch and isinstance(fit.step, AsyncStep)):
-            return  # workers of an asynchronous training hear of it when they are paused
+        if self._comm.size == 1 or self._is_paused_later(fit):
+            return
         settings, written = fit.step.overrides, self._written(fit)
         news = fit.stopped is not None or (self.is_first and settings != self._known)
         if self._agreement.all(not (news or written), "nothing has changed"):

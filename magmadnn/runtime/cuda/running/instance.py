@@ -14,10 +14,12 @@ from magmadnn.compiler.cuda.text.finite import look_within
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.cuda.code import Specialised, specialised
+from magmadnn.runtime.cuda.data.copies import CopiesAtOnce
 from magmadnn.runtime.cuda.layout import Layout, comes_to
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -52,12 +54,16 @@ class Instance:
         self._coming: list[Specialised] = []  # in whose place several launches run
         self._look: Graph | None = None
         self._before: dict[Node, MemoryManager] = {}
+        self._at_once: tuple[CopiesAtOnce, list[int]] | None = None
         self._addresses: tuple[int, ...] | None = None
+        self._told: dict[Node, bytes] = {}  # scalars, as `update` has written them last
         # graphs and calls: until outputs are known, and from then on
         self._computing: list[Action] = []
         self._updating: list[Action] = []
         self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
         self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
+        floats = [v for _, v in plan.program.updates if is_floating(v.dtype)]
+        self._halves = [v for v in floats if v.dtype.name not in ("float32", "float64")]
 
     def prepare(self) -> None:
         """Compile, choose algorithms and make graphs now, in place of at the first run."""
@@ -141,6 +147,7 @@ class Instance:
         """Compute outputs, and whatever may raise; whether all went well."""
         layout = self.layout
         self._prepare(layout.begin())
+        self._told.clear()
         for node, array in fed.items():
             if node in layout.frames:
                 layout.write(node, array)
@@ -149,9 +156,9 @@ class Instance:
         return not (self._faulty and self.plan.checked and layout.take_faults())
 
     def run_into(self, fed: Mapping[Node, Array | OnDevice], goals: Sequence[int]) -> bool:
-        """A run of a plan without updates, whose outputs are copied to addresses on the device.
+        """A run whose outputs are copied to addresses on the device, and then variables are updated.
 
-        Nothing of them comes to the host. False where something is wrong: nothing is copied then.
+        Nothing comes to the host. False where something is wrong: nothing is copied or updated then.
         """
         if not self._compute(fed):
             return False
@@ -159,6 +166,39 @@ class Instance:
         for node, goal in zip(self.plan.program.outputs, goals, strict=True):
             base = bases[node]
             layout.copy_within(goal, layout.base_address(base), layout.frames[base].nbytes)
+        if self.plan.program.updates:
+            for update in self._updating:
+                update()
+            self._write()
+        return True
+
+    def update(self, fed: Mapping[Node, Array], then: Action) -> bool:
+        """A guarded run whose outputs nobody reads, for plans that `can_update`.
+
+        Args:
+            fed: scalars, of which those are copied that are not what they were.
+            then: gives the device what comes behind the update, before it is known whether that is finite.
+
+        Returns:
+            whether all new values are finite, where all that was given is done; else variables are as before.
+        """
+        layout = self.layout
+        self._prepare(layout.begin())
+        for node, array in fed.items():
+            if node in layout.frames and self._told.get(node) != (told := array.tobytes()):
+                layout.write(node, array)
+                self._told[node] = told
+        for compute in self._computing:
+            compute()
+        self._remember_at_once()
+        for update in self._updating:
+            update()
+        self._launch_look()
+        layout.written()
+        then()
+        if layout.take_faults():
+            self._restore()
+            return False
         return True
 
     def are_within(self, limits: Limits) -> bool:
@@ -178,6 +218,14 @@ class Instance:
         self._limits[2].launch()
         return not self.layout.take_faults()
 
+    @property
+    def can_update(self) -> bool:
+        """Whether all new values lie in their variables, and are looked at there, and scalars are all that is
+        fed.
+        """
+        fed = self.plan.program.placeholders
+        return not (self._fresh or self._halves or self._faulty or any(n.shape for n in fed))
+
     def _remember(self) -> None:
         """Copy what is about to be written over."""
         layout = self.layout
@@ -189,6 +237,20 @@ class Instance:
                 )
             layout.copy_within(self._before[value].device_pointer(write=True), start, end - start)
 
+    def _remember_at_once(self) -> None:
+        """The same by one launch, for plans that are run often."""
+        layout = self.layout
+        if self._at_once is None:
+            self._remember()
+            bases = [self.plan.layouts.bases[value] for value in self.plan.in_place]
+            arrays = [(base.dtype.name, layout.frames[base].size) for base in bases]
+            if bases and CopiesAtOnce.can(arrays):
+                goals = [one.device_pointer(write=True) for one in self._before.values()]
+                self._at_once = CopiesAtOnce(arrays, layout.device), goals
+            return
+        copies, goals = self._at_once
+        copies.begin([layout.span(value)[0] for value in self._before], goals)
+
     def _restore(self) -> None:
         layout = self.layout
         for value, before in self._before.items():
@@ -196,8 +258,8 @@ class Instance:
             layout.copy_within(start, before.device_pointer(), end - start)
         layout.written()
 
-    def _is_finite(self) -> bool:
-        """Whether no new value is NaN or infinite."""
+    def _launch_look(self) -> None:
+        """Begin to look whether a new value is NaN or infinite."""
         layout = self.layout
         if self._look is None:
             word = (layout.faults, layout.faults + 8)
@@ -205,10 +267,12 @@ class Instance:
             items = finite_items(word, [(v.dtype.name, layout.span(v)) for v in new])
             self._look = self._graph(items)
         self._look.launch()
-        others = [
-            v for _, v in self.plan.program.updates if v.dtype.name not in ("float32", "float64")
-        ]
-        return not layout.take_faults() and all(is_finite(layout.read(v)) for v in others)
+
+    def _is_finite(self) -> bool:
+        """Whether no new value is NaN or infinite."""
+        layout = self.layout
+        self._launch_look()
+        return not layout.take_faults() and all(is_finite(layout.read(v)) for v in self._halves)
 
     def _write(self) -> None:
         """Give variables the new values that do not lie in their memory already."""

@@ -1,0 +1,212 @@
+"""Pieces of memory on the GPUs of ranks, which other ranks of the machine read and write by peer copies.
+
+Whoever opens a box gets an address at which its own GPU copies, through CUDA's memory of other processes
+(IPC); in the process of the owner it is the address itself. Nothing here says whose turn it is: ranks tell
+each other by small messages of the host, after `done`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+
+from magmadnn.backends.cuda import array_library, device_engine, device_memory
+from magmadnn.comm.communicator import Communicator
+from magmadnn.errors import DeviceError, MagmaDNNError
+from magmadnn.memory import Kind, MemoryManager
+
+from .ipc import exported_at
+
+_PROCESS: Final = uuid.uuid4().hex  # with the number of the process, as forks have it too
+_WORD: Final = 8  # bytes of what a rank writes to try a box
+_ALIGNMENT: Final = 256  # bytes
+_LEAST: Final = 2 << 20  # bytes: CUDA puts less into one piece of memory with other allocations
+
+
+class Boxes:
+    """Memory of this rank that others open, and of others that this rank has opened.
+
+    Attributes:
+        own: addresses of this rank's boxes.
+        of: for each rank that was opened the addresses of its boxes, for copies by this rank.
+        copied: bytes that `copy` was given.
+    """
+
+    def __init__(self, device: int, sizes: Sequence[int], rank: int, ranks: int) -> None:
+        self._rank, self._ranks = rank, ranks
+        self._device, self._engine = device, device_engine(device)
+        self._memory = device_memory(device)
+        starts, end = list[int](), 0
+        for size in (*sizes, _WORD * ranks):
+            starts.append(end)
+            end += -(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT
+        # One allocation, and no small one, so that CUDA has one handle for all of it.
+        self._held = MemoryManager(max(end, _LEAST), np.uint8, Kind.DEVICE, device)
+        base = self._held.device_pointer(write=True)
+        *self.own, self._tried = [base + start for start in starts]
+        self.of: dict[int, list[int]] = {}
+        self.copied = 0
+        self._mapped = list[str]()
+        closing = weakref.finalize(self, _unmap, device, self._mapped)
+        closing.atexit = False
+
+    @classmethod
+    def among(
+        cls, comm: Communicator, device: int | None, sizes: Sequence[int], opened: Collection[int]
+    ) -> Boxes | str:
+        """The boxes of all ranks; on all of them why not, where one cannot be opened, or a GPU is missing.
+
+        Collective. Each box that is opened is tried: a word is read, and another one written.
+
+        Args:
+            comm: of the host.
+            device: number of this rank's GPU; None if it has none.
+            sizes: bytes of this rank's boxes.
+            opened: ranks whose boxes this one reads and writes.
+        """
+        boxes: Boxes | None = None
+        words: list[Any] = []
+        problem = ""
+        try:
+            if device is None:
+                raise DeviceError("a rank computes on the CPU")
+            boxes = cls(device, sizes, comm.rank, comm.size)
+            boxes._try(boxes._tried, [comm.rank + 1] * comm.size)
+            words = [boxes._described(address) for address in (*boxes.own, boxes._tried)]
+        except (OSError, RuntimeError, MagmaDNNError) as error:
+            problem = f"rank {comm.rank}: {error}"
+        told = comm.exchange([problem, list(opened), words])
+        if boxes is None or any(bad for bad, _, _ in told):
+            return str(next(bad for bad, _, _ in told if bad))
+        try:
+            for rank in opened:
+                boxes._open(rank, told[rank][2])
+        except (OSError, RuntimeError, MagmaDNNError) as error:
+            problem = f"rank {comm.rank}: {error}"
+        if problems := [bad for bad in comm.exchange(problem) if bad]:
+            return str(problems[0])
+        expected = [
+            -(rank + 1) if comm.rank in theirs else comm.rank + 1
+            for rank, (_, theirs, _) in enumerate(told)
+        ]
+        try:
+            arrived = boxes._read(boxes._tried, comm.size) == expected
+        except (OSError, RuntimeError, MagmaDNNError):
+            arrived = False
+        there = comm.exchange(arrived)
+        return (
+            boxes if all(there) else f"what is written to rank {there.index(False)} does not arrive"
+        )
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Begin to copy between addresses, of this rank's GPU or of boxes, after all that it was given."""
+        if nbytes:
+            self._engine.copy(to, source, nbytes)
+            self.copied += nbytes
+
+    def launch(self, copies: Callable[[], None], nbytes: int) -> None:
+        """The same for copies that somebody else gives to this rank's GPU, of so many bytes."""
+        copies()
+        self.copied += nbytes
+
+    def done(self) -> None:
+        """Wait until all that this GPU was given is done: others may be told."""
+        self._memory.wait()  # the engine's stream and the one of copies between addresses
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's boxes."""
+        return self._held.nbytes
+
+    # --- addresses of others ----------------------------------------------------------------------
+
+    def _described(self, address: int) -> list[Any]:
+        """An address for other ranks: within this process, and by CUDA's handle where there is one."""
+        cupy = array_library()
+        here = [_PROCESS, os.getpid(), address]
+        if cupy is None:
+            return [*here, None, 0]
+        with cupy.cuda.Device(self._device):
+            return [*here, *exported_at(cupy, _driver(), address, "a box")]
+
+    def _open(self, rank: int, words: Sequence[Any]) -> None:
+        """Have the addresses of a rank's boxes, and try its last one.
+
+        Raises:
+            DeviceError: where its memory cannot be reached from here.
+            RuntimeError: likewise, of CUDA.
+        """
+        *boxes, tried = [self._address(one) for one in words]
+        if self._read(tried, self._ranks)[self._rank] != rank + 1:
+            raise DeviceError(f"memory of rank {rank} holds something else")
+        self._try(tried + _WORD * self._rank, [-(self._rank + 1)])
+        self.of[rank] = boxes
+
+    def _address(self, described: Sequence[Any]) -> int:
+        process, number, address, handle, offset = described
+        if (process, number) == (_PROCESS, os.getpid()):
+            return int(address)
+        if handle is None:
+            raise DeviceError("a rank's memory cannot be seen by other processes")
+        return _map(self._device, handle, self._mapped) + int(offset)
+
+    def _try(self, to: int, numbers: Sequence[int]) -> None:
+        """Write to a box as `copy` does."""
+        values = np.array(numbers, np.int64).view(np.uint8)
+        staged = MemoryManager(values.size, np.uint8, Kind.DEVICE, self._device)
+        address = staged.device_pointer(write=True)
+        self._memory.copy_to_device(address, values)
+        self._engine.copy(to, address, values.size)
+        self._engine.wait()
+
+    def _read(self, source: int, count: int) -> list[int]:
+        found = np.zeros(count, np.int64)
+        staged = MemoryManager(found.nbytes, np.uint8, Kind.DEVICE, self._device)
+        address = staged.device_pointer(write=True)
+        self._engine.copy(address, source, found.nbytes)
+        self._engine.wait()
+        self._memory.copy_to_host(found.view(np.uint8), address)
+        return [int(one) for one in found]
+
+
+# Memory of other processes that is mapped into this one: by device and handle the address, and for how many.
+_maps: dict[tuple[int, str], list[int]] = {}
+_changing = threading.Lock()
+
+
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _map(device: int, handle: str, mapped: list[str]) -> int:
+    """The address of an allocation of another process; `mapped` notes what has to be given back."""
+    cupy = array_library()
+    with _changing:
+        if (device, handle) not in _maps:
+            with cupy.cuda.Device(device):  # type: ignore[union-attr]
+                opened = cupy.cuda.runtime.ipcOpenMemHandle(bytes.fromhex(handle))  # type: ignore[union-attr]
+            _maps[device, handle] = [int(opened), 0]
+        if handle not in mapped:
+            mapped.append(handle)
+            _maps[device, handle][1] += 1
+        return _maps[device, handle][0]
+
+
+def _unmap(device: int, mapped: list[str]) -> None:
+    cupy = array_library()
+    with _changing:
+        for handle in mapped:
+            found = _maps[device, handle]
+            found[1] -= 1
+            if not found[1]:
+                del _maps[device, handle]
+                with suppress(RuntimeError), cupy.cuda.Device(device):  # type: ignore[union-attr]
+                    cupy.cuda.runtime.ipcCloseMemHandle(found[0])  # type: ignore[union-attr]

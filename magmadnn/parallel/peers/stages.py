@@ -1,0 +1,249 @@
+"""Activations and their gradients between the stages of a pipeline, from GPU to GPU.
+
+A stage has a box with a place for each value that comes to it, of each micro-batch of a batch. The stage that
+computes the value writes it there, waits for its GPU, and says so by a message of the host. A place is
+written once in a batch, and a batch ends with a sum over all ranks, before which each has waited for its GPU:
+so nobody writes what is still being read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from magmadnn.backends.cuda import device_memory
+from magmadnn.comm import Communicator
+from magmadnn.comm.gpu.boxes import Boxes
+from magmadnn.compiler.plan.memory import nbytes_of
+from magmadnn.graph import Node
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import VARIABLE
+from magmadnn.graph.op import Array
+from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.foreign import OnDevice
+from magmadnn.runtime import Executable
+from magmadnn.runtime.variables import tensor_of
+
+from .vectors import ALIGNMENT
+
+_FORWARD, _BACK = 0, 1
+
+
+class Crossing(Protocol):
+    """A value that one stage gives to a later one; see `magmadnn.parallel.pipelined.programs`."""
+
+    value: Node
+    source: int
+    goal: int
+    number: int
+    arrived: Node
+    returns: bool
+
+
+class Stage(Protocol):
+    """What a stage gets and gives; see `magmadnn.parallel.pipelined.programs`."""
+
+    arrivals: list[Any]
+    departures: list[Any]
+    returned: list[tuple[Any, Node]]
+    reported: list[tuple[int, Node]]
+    saved: list[tuple[Node, Node]]
+    seeds: dict[Node, Node]
+
+
+class PeerStages:
+    """What a stage copies to others, and keeps on its GPU between the ways of a micro-batch.
+
+    Args:
+        boxes: of all ranks.
+        comm: of the host.
+        stages: of all ranks.
+        device: number of this rank's GPU.
+        sizes: of symbolic dimensions in the largest micro-batch.
+        pieces: micro-batches of a batch at most.
+    """
+
+    def __init__(
+        self, boxes: Boxes, comm: Communicator, stages: Sequence[Stage], device: int,
+        sizes: Mapping[str, int], pieces: int,
+    ) -> None:  # fmt: skip
+        self._boxes, self._comm, self._device = boxes, comm, device
+        self._stage = stages[comm.rank]
+        self._sizes, self._pieces = dict(sizes), pieces
+        self._memory = device_memory(device)
+        self._places = [_layout(stage, sizes, pieces)[0] for stage in stages]
+        saved = [nbytes_of(node, sizes) for _, node in self._stage.saved]
+        self._saved_starts, self._saved_bytes = _starts(saved)
+        reported = [nbytes_of(node, {}) for _, node in self._stage.reported]
+        self._report_starts, nbytes = _starts(reported, 8)
+        self._reports = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
+        self._free: list[MemoryManager] = []
+
+    @classmethod
+    def among(
+        cls, comm: Communicator, stages: Sequence[Stage], device: int, sizes: Mapping[str, int],
+        pieces: int,
+    ) -> PeerStages | str:  # fmt: skip
+        """Boxes of all stages; why not, on all ranks, where GPUs do not reach each other. Collective."""
+        own = stages[comm.rank]
+        others = {c.goal for c in own.departures} | {c.source for c, _ in own.returned}
+        nbytes = _layout(own, sizes, pieces)[1]
+        boxes = Boxes.among(comm, device, [nbytes], sorted(others))
+        return boxes if isinstance(boxes, str) else cls(boxes, comm, stages, device, sizes, pieces)
+
+    def fits(self, sizes: Mapping[str, int], pieces: int) -> bool:
+        """Whether micro-batches of these sizes have room."""
+        return pieces <= self._pieces and all(n <= self._sizes[name] for name, n in sizes.items())
+
+    @property
+    def copied(self) -> int:
+        """Bytes that this rank has written to other GPUs' memory."""
+        return self._boxes.copied
+
+    # --- a micro-batch ----------------------------------------------------------------------------
+
+    def forward(
+        self, executable: Executable, feeds: Mapping[Node, Any], number: int, sizes: Mapping[str, int]
+    ) -> tuple[list[Array], MemoryManager, dict[Node, OnDevice]]:  # fmt: skip
+        """Compute a micro-batch forward; what leaves the stage is where it belongs then.
+
+        Returns:
+            what is reported, memory to be given to `let_go`, and values that the way back is fed.
+
+        Raises:
+            what `Executable.run` raises.
+        """
+        stage = self._stage
+        nbytes = max(self._saved_bytes, 1)
+        kept = (
+            self._free.pop()
+            if self._free
+            else MemoryManager(nbytes, np.uint8, Kind.DEVICE, self._device)
+        )
+        start, reports = (m.device_pointer(write=True) for m in (kept, self._reports))
+        goals = [self._goal(c, _FORWARD, number) for c in stage.departures]
+        goals += [reports + at for at in self._report_starts]
+        goals += [start + at for at in self._saved_starts]
+        try:
+            self._run(executable, feeds, goals)
+        except Exception:
+            self._free.append(kept)
+            raise
+        pairs = zip(stage.reported, self._report_starts, strict=True)
+        found = [self._host(node, reports + at) for (_, node), at in pairs]
+        self._boxes.done()
+        self._boxes.copied += sum(nbytes_of(c.value, sizes) for c in stage.departures)
+        saved = {
+            stands: self._seen(node, start + at, sizes, kept)
+            for (node, stands), at in zip(stage.saved, self._saved_starts, strict=True)
+        }
+        return found, kept, saved
+
+    def back(
+        self, executable: Executable, feeds: Mapping[Node, Any], number: int, sizes: Mapping[str, int]
+    ) -> None:  # fmt: skip
+        """Compute a micro-batch backward; gradients of what came are where they belong then.
+
+        Raises:
+            what `Executable.run` raises.
+        """
+        goals = [self._goal(c, _BACK, number) for c, _ in self._stage.returned]
+        self._run(executable, feeds, goals)
+        self._boxes.done()
+        self._boxes.copied += sum(nbytes_of(c.value, sizes) for c, _ in self._stage.returned)
+
+    def let_go(self, kept: MemoryManager) -> None:
+        """Take memory for another micro-batch."""
+        self._free.append(kept)
+
+    def arrived(
+        self, crossing: Crossing, way: int, number: int, sizes: Mapping[str, int]
+    ) -> OnDevice:
+        """Wait for a value of a micro-batch, on its way forward (0) or back (1)."""
+        source = crossing.source if way == _FORWARD else crossing.goal
+        self._comm.recv(np.empty(1, np.uint8), source, tag=2 * crossing.number + way)
+        address = self._boxes.own[0] + self._place(self._comm.rank, crossing, way, number)
+        return self._seen(crossing.value, address, sizes, self._boxes)
+
+    def tell(self, crossing: Crossing, way: int) -> tuple[Any, Array]:
+        """Say that a value is there; a request, and what it sends."""
+        token = np.zeros(1, np.uint8)
+        to = crossing.goal if way == _FORWARD else crossing.source
+        return self._comm.start_send(token, to, tag=2 * crossing.number + way), token
+
+    def nothing(self, crossing: Crossing, way: int, number: int) -> None:
+        """Write zeros in the place of a value that could not be computed."""
+        zeros = np.zeros(nbytes_of(crossing.value, self._sizes), np.uint8)
+        self._memory.copy_to_device(self._goal(crossing, way, number), zeros)
+
+    def ends(self) -> None:
+        """Wait until this GPU has read all that came."""
+        self._boxes.done()
+
+    # --- places -----------------------------------------------------------------------------------
+
+    def _run(self, executable: Executable, feeds: Mapping[Node, Any], goals: Sequence[int]) -> None:
+        if executable.run_into(feeds, goals):
+            return
+        found = executable.run(feeds)  # says what is wrong
+        for goal, value in zip(goals, found, strict=True):
+            self._memory.copy_to_device(
+                goal, np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            )
+
+    def _goal(self, crossing: Crossing, way: int, number: int) -> int:
+        rank = crossing.goal if way == _FORWARD else crossing.source
+        return self._boxes.of[rank][0] + self._place(rank, crossing, way, number)
+
+    def _place(self, rank: int, crossing: Crossing, way: int, number: int) -> int:
+        start, step = self._places[rank][crossing.number, way]
+        return start + number * step
+
+    def _seen(self, node: Node, address: int, sizes: Mapping[str, int], owner: object) -> OnDevice:
+        return OnDevice(bind_shape(node.shape, sizes), node.dtype, address, self._device, owner)
+
+    def _host(self, node: Node, address: int) -> Array:
+        found = np.empty(bind_shape(node.shape, {}), node.dtype)
+        self._memory.copy_to_host(found.reshape(-1).view(np.uint8), address)
+        return found
+
+
+def can_cross(stage: Stage, programs: Sequence[Executable], device: int) -> bool:
+    """Whether a stage's programs leave all on the device, and no value crosses to two stages."""
+    values = [crossing.value for crossing in stage.departures]
+    if len(set(values)) < len(values):
+        return False
+    if not all(one.cuda.stays_on_device for one in programs):
+        return False
+    held = [n for one in programs for n in one.program.leaves if n.op is VARIABLE]
+    return all(tensor_of(node).kind is not Kind.HOST for node in held)
+
+
+def _layout(
+    stage: Stage, sizes: Mapping[str, int], pieces: int
+) -> tuple[dict[tuple[int, int], tuple[int, int]], int]:
+    """Where values come to in a stage's box, by crossing and way: the first, and the bytes to the next."""
+    coming = [(c, _FORWARD) for c in stage.arrivals]
+    coming += [(c, _BACK) for c in stage.departures if c.returns]
+    found, end = {}, 0
+    for crossing, way in coming:
+        step = _aligned(nbytes_of(crossing.value, sizes))
+        found[crossing.number, way] = end, step
+        end += step * pieces
+    return found, end
+
+
+def _starts(lengths: Sequence[int], alignment: int = ALIGNMENT) -> tuple[list[int], int]:
+    """Where pieces of these lengths begin, one behind the other, and where the last one ends."""
+    starts, end = [], 0
+    for nbytes in lengths:
+        starts.append(end)
+        end += math.ceil(nbytes / alignment) * alignment
+    return starts, end
+
+
+def _aligned(nbytes: int) -> int:
+    return math.ceil(nbytes / ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,139 @@
+"""Micro-batches of a stage whose values cross, are kept and are added up on GPUs, not on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.backends.cuda import device_memory
+from magmadnn.comm import Communicator
+from magmadnn.graph import Node
+from magmadnn.graph.node import Updated
+from magmadnn.graph.op import Array
+from magmadnn.parallel.peers.stages import PeerStages, can_cross
+from magmadnn.parallel.peers.vectors import reading, vectors_on
+from magmadnn.runtime import Executable
+from magmadnn.runtime.agreement import ALONE, agreeing
+from magmadnn.runtime.variables import tensor_of
+from magmadnn.tensor import Operation
+
+from .programs import Stage
+
+
+class PeerPieces:
+    """What a stage does with a micro-batch, where all GPUs of a pipeline reach each other.
+
+    Args:
+        comm: the ranks.
+        stages: of all of them.
+        forward: the program of this rank's stage.
+        counting: what its update gives,
+        updates: and writes.
+        way: executor, precision and device of programs.
+        computed: called after each run.
+
+    Attributes:
+        peers: what is copied from GPU to GPU, after `meet`.
+        why_not: what `meet` found wrong.
+    """
+
+    def __init__(
+        self, comm: Communicator, stages: Sequence[Stage], forward: Executable, counting: Node,
+        updates: Sequence[Updated], way: Mapping[str, Any], computed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        assert forward.device is not None
+        self._comm, self._stages, self._computed = comm, stages, computed
+        self._stage, self._device = stages[comm.rank], forward.device
+        self._vectors = vectors_on(self._device, self._stage.buckets.lengths)
+        count = len(self._stage.returned)
+        pairs = zip(self._vectors.values(), self._stage.backward[count:], strict=False)
+        sums = [(v.node, (v + Operation(added)).node) for v, added in pairs]
+        self._forward = forward
+        self._backward = Executable(self._stage.backward[:count], sums, training=True, **way)
+        graph = reading(self._vectors, [counting], updates, self._stage.buckets)
+        self._update = Executable(*graph, training=True, **way)
+        self.peers: PeerStages | None = None
+        self.why_not = ""
+
+    def can(self) -> bool:
+        """Whether all of this stage can stay on its GPU."""
+        programs = [self._forward, *([self._backward] if self._stage.backward else [])]
+        return can_cross(self._stage, programs, self._device)
+
+    def meet(self, sizes: Mapping[str, int], pieces: int) -> bool:
+        """Have boxes for micro-batches of these sizes, as all ranks ask for; whether there are."""
+        if self.peers is None or not self.peers.fits(sizes, pieces):
+            self.peers = None  # its boxes are given back before there are others
+            found = PeerStages.among(self._comm, self._stages, self._device, sizes, pieces)
+            if isinstance(found, str):
+                self.why_not = found
+            else:
+                self.peers = found
+        return self.peers is not None
+
+    def begin(self) -> None:
+        """Sums of gradients are zeros."""
+        for vector in self._vectors.values():
+            memory = tensor_of(vector.node).memory
+            address = memory.device_pointer(write=True)
+            device_memory(self._device).fill(address, b"\0", memory.nbytes)
+
+    def forward(self, run: Any, piece: Any, number: int) -> None:
+        """A micro-batch forward, from what comes to what goes on."""
+        peers, stage = self.peers, self._stage
+        assert peers is not None
+        fed = dict(piece.feeds)
+        for crossing in stage.arrivals:
+            fed[crossing.arrived] = peers.arrived(crossing, 0, number, piece.sizes)
+        try:
+            with agreeing(ALONE):
+                own = _for(self._forward, fed)
+                found, kept, saved = peers.forward(self._forward, own, number, piece.sizes)
+        except Exception as error:
+            run.failed = run.failed or error
+            for crossing in stage.departures:
+                peers.nothing(crossing, 0, number)
+        else:
+            piece.saved, piece.feeds = [kept], {**fed, **saved}
+            for (place, _), value in zip(stage.reported, found, strict=True):
+                run.reports[place] += value
+        self._computed()
+        run.sending += [peers.tell(crossing, 0) for crossing in stage.departures]
+
+    def back(self, run: Any, piece: Any, number: int) -> None:
+        """A micro-batch backward."""
+        peers, stage = self.peers, self._stage
+        assert peers is not None
+        fed = dict(piece.feeds)
+        for crossing in stage.departures:
+            if crossing.returns:
+                node = stage.seeds[crossing.value]
+                fed[node] = peers.arrived(crossing, 1, number, piece.sizes)
+        has_run = False
+        if piece.saved is not None and stage.backward:
+            try:
+                with agreeing(ALONE):
+                    peers.back(self._backward, _for(self._backward, fed), number, piece.sizes)
+                has_run = True
+            except Exception as error:
+                run.failed = run.failed or error
+        if not has_run:
+            for crossing, _ in stage.returned:
+                peers.nothing(crossing, 1, number)
+        if piece.saved is not None:
+            peers.let_go(*piece.saved)
+        self._computed()
+        run.sending += [peers.tell(crossing, 1) for crossing, _ in stage.returned]
+
+    def apply(self, fed: Mapping[Node, Array], guard: bool) -> None:
+        """Update from the sums of gradients."""
+        program = self._update.program
+        own = {node: np.asarray(fed[node]) for node in program.placeholders}
+        self._update.run(own, guard=guard)
+
+
+def _for(executable: Executable, feeds: Mapping[Node, Any]) -> dict[Node, Any]:
+    """Feeds for what a program takes, where they lie."""
+    return {node: feeds[node] for node in executable.program.placeholders}

@@ -1,0 +1,191 @@
+"""A pipeline whose values cross from GPU to GPU, on emulated devices of simulated ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.comm import simulate
+from magmadnn.comm.gpu.boxes import Boxes
+from magmadnn.errors import MagmaDNNError, NumericError
+from magmadnn.parallel.pipelined.step import PipelineStep
+from tests.parallel.test_peers import count_copies
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
+
+pytestmark = needs_compiler
+
+DRAW = np.random.default_rng(11)
+ROWS = 103  # of which the last batch of 32 has 7
+X = DRAW.normal(size=(ROWS, 5))
+Y = DRAW.integers(0, 3, ROWS)
+
+
+def deep(device: str, **settings: Any) -> md.Model:
+    layers = md.layers
+    given = {"loss": "cross_entropy", "optimizer": md.optim.Adam(0.01), "metrics": ["accuracy"]}
+    return md.Model(
+        [
+            layers.Input((5,)), layers.Dense(7, activation="tanh"), layers.BatchNorm(),
+            layers.Dense(6, activation="relu"), layers.Dense(5), layers.Dense(3),
+        ],
+        seed=3, precision="float64", device=device, **(given | settings),
+    )  # fmt: skip
+
+
+def clipped(device: str) -> md.Model:
+    return deep(device, optimizer=md.optim.SGD(0.2, momentum=0.9, clip_norm=0.05))
+
+
+def residual(device: str) -> md.Model:
+    """A value that passes over stages."""
+    layers = md.layers
+    x = layers.Input((5,), "float64")
+    first = layers.Dense(5)(x)
+    third = layers.Dense(5)(layers.Dense(5, activation="tanh")(first)) + first
+    return md.Model(
+        inputs=[x], outputs=[layers.Dense(3)(third)], loss="cross_entropy",
+        optimizer=md.optim.SGD(0.1), metrics=["accuracy"], seed=3, precision="float64", device=device,
+    )  # fmt: skip
+
+
+def trained(comm: Any, make: Callable[[str], md.Model] = deep, **options: Any) -> Any:
+    model = make(f"cuda:{comm.rank}" if comm.rank < 2 else "cuda:1")
+    way = md.parallel.Pipeline(comm, micro_batches=3)
+    given: dict[str, Any] = {"batch_size": 32, "epochs": 2, "verbose": False} | options
+    history = model.fit(X, Y, parallel=way, **given)
+    step = model._step[2]
+    assert isinstance(step, PipelineStep)
+    return history.rows, model.values(), step
+
+
+def check(found: Any, by_hosts: Any) -> None:
+    for (rows, values, _), (other_rows, others, _) in zip(found, by_hosts, strict=True):
+        for row, other in zip(rows, other_rows, strict=True):
+            for name in ("loss", "accuracy"):
+                assert row[name] == pytest.approx(other[name], rel=1e-11)
+        for name, value in values.items():
+            np.testing.assert_allclose(value, others[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_same_numbers_as_through_the_hosts(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with emulated_device(devices=2):
+        found = simulate(ranks, trained)
+        assert all(step.peer_bytes > 0 for _, _, step in found)
+        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        by_hosts = simulate(ranks, trained)
+        assert all(step.peer_bytes is None for _, _, step in by_hosts)
+        assert "travel from GPU to GPU" in found[1][2].text({"batch": 32})
+        assert "through the hosts: not here" in by_hosts[1][2].text({"batch": 32})
+    check(found, by_hosts)
+
+
+def test_larger_batches_get_larger_boxes() -> None:
+    """In the second of two fits; the first one's boxes are given back."""
+    with emulated_device(devices=2):
+
+        def one(comm: Any) -> Any:
+            model = deep(f"cuda:{comm.rank}")
+            for size in (16, 48, 32):
+                way = md.parallel.Pipeline(comm, micro_batches=3)
+                model.fit(X, Y, batch_size=size, epochs=1, verbose=False, parallel=way)
+            assert model._step[2].peer_bytes > 0
+            return model.values()
+
+        alone = deep("cpu")
+        for size in (16, 48, 32):
+            way = md.parallel.Pipeline(simulate(1, lambda comm: comm)[0], micro_batches=3)
+            alone.fit(X, Y, batch_size=size, epochs=1, verbose=False, parallel=way)
+        for values in simulate(2, one):
+            for name, value in alone.values().items():
+                np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("make", [clipped, residual])
+def test_what_crosses_by_the_hosts(make: Callable[[str], md.Model]) -> None:
+    """Sums over parameters of several ranks, and a value that two stages need."""
+    with emulated_device(devices=2):
+        found = simulate(3, lambda comm: trained(comm, make))
+    assert all(step.peer_bytes is None for _, _, step in found)
+    alone = make("cpu")
+    alone.fit(
+        X, Y, batch_size=32, epochs=2, verbose=False,
+        parallel=md.parallel.Pipeline(simulate(1, lambda comm: comm)[0], micro_batches=3),
+    )  # fmt: skip
+    for name, value in alone.values().items():
+        np.testing.assert_allclose(found[0][1][name], value, rtol=0, atol=1e-11)
+
+
+def test_no_activations_pass_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Counter[str] = Counter()
+    count_copies(monkeypatch, found)
+
+    def wide(device: str) -> md.Model:
+        layers = [
+            md.layers.Input((5,)),
+            *(md.layers.Dense(64, activation="tanh") for _ in range(3)),
+        ]
+        return md.Model(
+            [*layers, md.layers.Dense(3)], loss="cross_entropy", optimizer=md.optim.SGD(0.1), seed=3,
+            precision="float64", device=device,
+        )  # fmt: skip
+
+    def bytes_of(epochs: int) -> int:
+        found.clear()
+        options = {"epochs": epochs, "shuffle": False, "batch_size": 51}
+        steps = [one[2] for one in simulate(2, lambda comm: trained(comm, wide, **options))]
+        assert (steps[0].peer_bytes is None) == is_by_hosts
+        return sum(found.values())
+
+    with emulated_device(devices=2):
+        is_by_hosts = False
+        by_peers = bytes_of(3) - bytes_of(1)
+        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        is_by_hosts = True
+        by_hosts = bytes_of(3) - bytes_of(1)
+    parameters = 8 * sum(v.size for v in wide("cpu").values().values())
+    assert by_peers <= 2 * 2 * parameters  # all ranks have all of them after an epoch
+    assert by_hosts > 2 * by_peers
+
+
+def test_what_is_wrong_on_one_stage_is_told_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN is found where it comes from; an error does not leave others waiting, nor an update behind."""
+
+    def one(comm: Any, by_hosts: bool) -> str:
+        model = deep(f"cuda:{comm.rank}")
+        way = md.parallel.Pipeline(comm, micro_batches=3)
+        options: dict[str, Any] = {"batch_size": 32, "epochs": 1, "verbose": False, "parallel": way}
+        model.fit(X, Y, **options)
+        before, step = model.values(), model._step[2]
+        assert (step.peer_bytes is None) == by_hosts
+        name = next(k for k in before if "dense_2" in k and before[k].ndim == 2)
+        model.named()[name].assign(np.full_like(before[name], 1e308))
+        with pytest.raises(NumericError) as error:
+            model.fit(X, Y, **options)
+        model.named()[name].assign(before[name])
+        for key, value in model.values().items():
+            np.testing.assert_array_equal(value, before[key])
+        if by_hosts:
+            return str(error.value)
+        plain = step._there._forward.run_into
+
+        def broken(feeds: Any, goals: Any) -> bool:
+            if comm.rank:
+                raise MagmaDNNError("no room")
+            return plain(feeds, goals)
+
+        step._there._forward.run_into = broken
+        with pytest.raises(MagmaDNNError, match="no room"):
+            model.fit(X, Y, **options)
+        return str(error.value)
+
+    with emulated_device(devices=2):
+        told = simulate(2, one, False)
+        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        assert told == simulate(2, one, True)
+    assert any("stopped the step" in text for text in told)
