@@ -9,7 +9,7 @@ strides are gathered first: see `_gathering.py`. What follows a convolution may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,19 +73,28 @@ def filters(x: Any, g: Any, **settled: Any) -> Any:
 
 
 def _called(op: Op, operands: tuple[Any, Any], **settled: Any) -> Any:
-    dtype = np.result_type(*(x.dtype for x in operands))
-    if dtype.name not in DTYPES or len(settled["strides"]) > _MOST_AXES:
+    found = operands_for(*operands, settled)
+    if found is None:
         return None
-    halves = [narrow(x) for x in operands]
-    if None not in halves and halves[0].dtype == halves[1].dtype:
-        one, other = halves
-    else:
-        one, other = (cast(x, dtype.name) if x.dtype != dtype else x for x in operands)
+    one, other = found
+    dtype = np.result_type(*(x.dtype for x in operands))
     if op is convolution_filters_whole:
         made = _moved(op(one, other, **settled), first=False)
     else:
         made = op(one, _moved(other, first=True), **settled)
     return cast(made, dtype.name) if made.dtype != dtype else made
+
+
+def operands_for(one: Any, other: Any, settled: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Operands in the dtype that the library gets; None where it does not take them."""
+    dtype = np.result_type(one.dtype, other.dtype)
+    if dtype.name not in DTYPES or len(settled["strides"]) > _MOST_AXES:
+        return None
+    halves = [narrow(x) for x in (one, other)]
+    if None not in halves and halves[0].dtype == halves[1].dtype:
+        return halves[0], halves[1]
+    one, other = (cast(x, dtype.name) if x.dtype != dtype else x for x in (one, other))
+    return one, other
 
 
 def _moved(w: Any, *, first: bool) -> Any:

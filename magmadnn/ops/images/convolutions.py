@@ -28,7 +28,7 @@ from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import as_shape, shape_of, words_of
 from magmadnn.ops.slicing import slice_
 
-from . import _calls, _fourier, _phases, _products, _taps, _winograd
+from . import _calls, _fourier, _models, _phases, _products, _taps, _winograd
 from .interleaving import interleave
 from .windows import Counts, check_image, counts_of, counts_of_windows, one_of, pads_of, reach_of
 
@@ -271,6 +271,7 @@ convolution: Op = Op(
         "winograd": _by_winograd,
         "fft": _by_fft,
     },
+    stacked=_models.stacked_as(lambda: convolutions, shares=True),
     notes='Channels last, filters not turned round. `padding` is "valid", "same" (as TensorFlow defines it), '
     "or places before and after each axis: a number, one for each axis, or pairs. Filter k of the o takes "
     "the channels of its group: of `groups` equal parts. `algorithm` is for processors: "
@@ -309,6 +310,7 @@ convolution_inputs: Op = Op(
     contracts="add",
     decompose=_inputs_nodes,
     by_library={"dgrad": _any_algorithm(_calls.inputs)},
+    stacked=_models.stacked_as(lambda: convolutions_inputs, shares=True),
 )
 
 convolution_filters: Op = Op(
@@ -342,6 +344,56 @@ convolution_filters: Op = Op(
         "winograd": _filters_by_winograd,
         "fft": _filters_by_fft,
     },
+    stacked=_models.stacked_as(lambda: convolutions_filters, shares=False),
+)
+
+
+# --- of many models -------------------------------------------------------------------------------
+
+
+def _models_vjp(g: Any, y: Any, x: Any, w: Any, **settled: Any) -> tuple[Any, Any]:
+    return (
+        convolutions_inputs(g, w, places=x.shape[2:-1], **settled),
+        convolutions_filters(x, g, size=w.shape[1:-2], **settled),
+    )
+
+
+def _models_inputs_vjp(
+    u: Any, y: Any, g: Any, w: Any, places: Any, **settled: Any
+) -> tuple[Any, Any]:
+    return (
+        convolutions(u, w, **settled),
+        convolutions_filters(u, g, size=w.shape[1:-2], **settled),
+    )
+
+
+def _models_filters_vjp(
+    v: Any, y: Any, x: Any, g: Any, size: Any, **settled: Any
+) -> tuple[Any, Any]:
+    return (
+        convolutions_inputs(g, v, places=x.shape[2:-1], **settled),
+        convolutions(x, v, **settled),
+    )
+
+
+convolutions = _models.of_models(
+    convolution, "_convolutions", ("x", "w"), _models_vjp, "fprop", _models.convolution
+)
+convolutions_inputs = _models.of_models(
+    convolution_inputs,
+    "_convolutions_inputs",
+    ("g", "w"),
+    _models_inputs_vjp,
+    "dgrad",
+    _models.inputs,
+)
+convolutions_filters = _models.of_models(
+    convolution_filters,
+    "_convolutions_filters",
+    ("x", "g"),
+    _models_filters_vjp,
+    "wgrad",
+    _models.filters,
 )
 
 

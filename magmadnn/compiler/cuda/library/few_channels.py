@@ -3,6 +3,8 @@
 Each thread computes a few neighbouring channels of one place, with all filters in shared memory. Gradients
 for filters are sums over all places: blocks of rows give parts, which a second kernel adds in a fixed order.
 How sums are cut follows from sizes alone.
+
+Many models, each with images and filters of its own, are one launch, with a model for each row of blocks.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _THREADS, _MOST_THREADS = 128, 1024
 _PARTS = 512  # of sums over all places, at most
 _OUTPUTS, _LANES = 8, 32  # of a block of the kernel that adds parts
 _TOGETHER = 4  # channels that are loaded at once
+_MOST_MODELS = (1 << 16) - 1  # rows of blocks
 _AHEAD = 14  # columns whose loads begin together
 
 
@@ -36,6 +39,8 @@ class Few:
         size: of a filter.
         channels: of an image; outputs: of a result.
         strides, padding, dilation: of each axis; the padding before it.
+        is_many: whether it is that of many models, whose arrays lie one behind the other: row y of a launch's
+            blocks is model y.
     """
 
     dtype: str
@@ -47,6 +52,7 @@ class Few:
     strides: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    is_many: bool = False
 
     @property
     def taps(self) -> int:
@@ -65,14 +71,31 @@ class Few:
             return "true"
         return f"(u32){column} < {self.places[1]}u"
 
+    def of_model(self, **slots: str) -> str:
+        """Lines that move pointers to what is of a block's model: each to "x", "w" or "y", or so many elements."""
+        if not self.is_many:
+            return ""
+        steps = {
+            "x": f"images * {math.prod(self.places) * self.channels}",
+            "w": f"{self.taps * self.outputs}",
+            "y": f"images * {math.prod(self.windows) * self.outputs}",
+        }
+        moves = ((slot, steps.get(kind, kind)) for slot, kind in slots.items())
+        return "".join(f"  {slot} += (i64)blockIdx.y * ({step});\n" for slot, step in moves)
+
     @property
     def filter_bytes(self) -> int:
         """Bytes of all filters together, which a block has in shared memory."""
         return self.taps * self.outputs * ITEM_BYTES[self.dtype]
 
 
-def few_of(call: ConvolutionNode) -> Few | None:
-    """A call as such a convolution; None where it is none, or has more channels."""
+def few_of(call: ConvolutionNode, models: int = 0) -> Few | None:
+    """A call as such a convolution; None where it is none, or has more channels.
+
+    Args:
+        call: that of one model.
+        models: how many there are; 0 where it is no convolution of many models.
+    """
     x, w, y = call.shapes
     if len(x) != 4 or call.groups != 1 or call.dtype != call.stored or any(call.pitches):
         return None
@@ -82,10 +105,12 @@ def few_of(call: ConvolutionNode) -> Few | None:
     found = Few(
         call.dtype, (x[1], x[2]), (y[1], y[2]), (w[1], w[2]), x[3], y[3],
         (call.strides[0], call.strides[1]), before, (call.dilation[0], call.dilation[1]),
+        is_many=models > 0,
     )  # fmt: skip
     fits = x[3] <= MOST_INPUTS and y[3] <= MOST_OUTPUTS
     fits = fits and found.taps * found.outputs <= _MOST_WEIGHTS
     fits = fits and found.taps * (y[3] // _together(y[3])) <= _MOST_THREADS
+    fits = fits and models <= _MOST_MODELS
     # Numbers of elements are counted with 32 bits.
     return found if fits and max(map(math.prod, call.shapes)) < 1 << 31 else None
 
@@ -133,8 +158,11 @@ class FewForward:
             if wanted and source
         )
         ends += "    if (total[i] < 0) total[i] = 0;\n" if self.positive else ""
+        each_model = {"bias": f"{of.outputs}", "added": "y"}
+        ends_of = {slot: each_model[slot] for slot in self.slots[3:-1]}
+        own = of.of_model(x="x", w="w", **ends_of, result="y")
         return f"""{_head(name, self.slots, item, of.filter_bytes)}
-{_each_weight(of)}    filters[e % {of.taps} * {o} + e / {of.taps}] = w[e];
+{own}{_each_weight(of)}    filters[e % {of.taps} * {o} + e / {of.taps}] = w[e];
   __syncthreads();
   const u32 at = blockIdx.x * {_THREADS} + threadIdx.x;
   if (at >= (u32)images * {rows * columns * (o // each)}u) return;
@@ -189,8 +217,9 @@ class FewInputs:
         (height, width), (rows, columns), (tall, wide) = of.places, of.windows, of.size
         o, c = of.outputs, of.channels
         near, wide_load = _together(o), _together(c)
+        own = of.of_model(w="w", y="y", result="x")
         return f"""{_head(name, self.slots, item, of.filter_bytes)}
-{_each_weight(of)}    filters[(e % {of.taps} / {c} * {o} + e / {of.taps}) * {c} + e % {c}] = w[e];
+{own}{_each_weight(of)}    filters[(e % {of.taps} / {c} * {o} + e / {of.taps}) * {c} + e % {c}] = w[e];
   __syncthreads();
   const u32 at = blockIdx.x * {_THREADS} + threadIdx.x;
   if (at >= (u32)images * {height * width}u) return;
@@ -272,8 +301,9 @@ class FewFilters:
         (height, width), (rows, columns), (_, wide) = of.places, of.windows, of.size
         each, o, c = _together(of.outputs), of.outputs, of.channels
         count = of.taps * o
+        own = of.of_model(x="x", y="y", result=f"(i64)gridDim.x * {count}")
         return f"""{_head(name, self.slots, item, self.shared_bytes)}
-  const u32 lane = threadIdx.x / {self.owners}, own = threadIdx.x % {self.owners};
+{own}  const u32 lane = threadIdx.x / {self.owners}, own = threadIdx.x % {self.owners};
   const u32 group = own % {o // each}, tap = own / {o // each};
   const int k = tap % {c}, s = tap / {c} % {wide}, r = tap / {c * wide};
   {item} total[{each}] = {{}};
@@ -320,11 +350,13 @@ class FewSums:
     Attributes:
         dtype: of the elements.
         taps, outputs: of filters.
+        is_many: as in `Few`.
     """
 
     dtype: str
     taps: int
     outputs: int
+    is_many: bool = False
     slots = ("parts", "x", "result")
 
     @property
@@ -335,8 +367,13 @@ class FewSums:
     def text(self, name: str) -> str:
         """The kernel in CUDA C++, under that name."""
         item, count = MEMORY[self.dtype], self.taps * self.outputs
+        own = (
+            f"  x += (i64)blockIdx.y * parts * {count};\n  result += (i64)blockIdx.y * {count};\n"
+            if self.is_many
+            else ""
+        )
         return f"""{_head(name, self.slots, item, self.shared_bytes)}
-  const u32 lane = threadIdx.x / {_OUTPUTS}, e = blockIdx.x * {_OUTPUTS} + threadIdx.x % {_OUTPUTS};
+{own}  const u32 lane = threadIdx.x / {_OUTPUTS}, e = blockIdx.x * {_OUTPUTS} + threadIdx.x % {_OUTPUTS};
   {item} total = 0;
   if (e < {count}u)
 #pragma unroll 8
@@ -375,50 +412,57 @@ def _head(name: str, slots: tuple[str, ...], item: str, shared_bytes: int) -> st
 # --- launches -------------------------------------------------------------------------------------
 
 
-def forward(few: Few, call: ConvolutionNode) -> Launch:
-    """The convolution, with what follows it."""
+def forward(few: Few, call: ConvolutionNode, models: int = 0) -> Launch:
+    """The convolution, with what follows it; `models` as for `few_of`."""
     variant = FewForward(few, bool(call.bias), bool(call.added), call.positive)
     values = {"x": call.x, "w": call.w, "bias": call.bias, "added": call.added, "result": call.y}
     threads = math.prod(call.shapes[2][:3]) * (few.outputs // _together(few.outputs))
-    return _of_places(variant, few, threads, call, values)
+    return _of_places(variant, few, threads, call, values, models)
 
 
-def inputs(few: Few, call: ConvolutionNode) -> Launch:
+def inputs(few: Few, call: ConvolutionNode, models: int = 0) -> Launch:
     """The gradient for inputs."""
     values = {"w": call.w, "y": call.y, "result": call.x}
     threads = math.prod(call.shapes[0][:3])
-    return _of_places(FewInputs(few), few, threads, call, values)
+    return _of_places(FewInputs(few), few, threads, call, values, models)
 
 
 def _of_places(
-    variant: Variant, few: Few, threads: int, call: ConvolutionNode, values: dict[str, int]
+    variant: Variant,
+    few: Few,
+    threads: int,
+    call: ConvolutionNode,
+    values: dict[str, int],
+    models: int,
 ) -> Launch:
     values["images"] = call.shapes[0][0]
     arguments = tuple(values[slot] for slot in variant.slots)
-    blocks = -(-threads // _THREADS)
-    return Launch(variant, (blocks, 1, 1), (_THREADS, 1, 1), arguments, few.filter_bytes)
+    grid = (-(-threads // _THREADS), max(models, 1), 1)
+    return Launch(variant, grid, (_THREADS, 1, 1), arguments, few.filter_bytes)
 
 
-def part_bytes(few: Few, call: ConvolutionNode) -> int:
+def part_bytes(few: Few, call: ConvolutionNode, models: int = 0) -> int:
     """Memory of the parts that gradients for filters are summed from."""
-    return _cut(few, call)[0] * few.filter_bytes
+    return max(models, 1) * _cut(few, call, models)[0] * few.filter_bytes
 
 
-def _cut(few: Few, call: ConvolutionNode) -> tuple[int, int]:
-    """How many blocks give parts, and rows of windows of each."""
+def _cut(few: Few, call: ConvolutionNode, models: int) -> tuple[int, int]:
+    """How many blocks give parts of a model's sums, and rows of windows of each."""
     rows = call.shapes[2][0] * few.windows[0]
-    each = -(-rows // _PARTS)
+    each = -(-rows // max(_PARTS // max(models, 1), 1))
     return -(-rows // each), each
 
 
-def filters(few: Few, call: ConvolutionNode, parts: int) -> tuple[Launch, Launch]:
+def filters(
+    few: Few, call: ConvolutionNode, parts: int, models: int = 0
+) -> tuple[Launch, Launch]:
     """The gradient for filters: parts, which are written to an address, and their sums."""
-    blocks, each = _cut(few, call)
-    first = FewFilters(few)
+    blocks, each = _cut(few, call, models)
+    first, count = FewFilters(few), max(models, 1)
     given = (call.shapes[0][0], each, call.x, call.y, parts)
-    last = FewSums(few.dtype, few.taps, few.outputs)
-    grid = (-(-few.taps * few.outputs // _OUTPUTS), 1, 1)
+    last = FewSums(few.dtype, few.taps, few.outputs, few.is_many)
+    grid = (-(-few.taps * few.outputs // _OUTPUTS), count, 1)
     return (
-        Launch(first, (blocks, 1, 1), (first.threads, 1, 1), given, first.shared_bytes),
+        Launch(first, (blocks, count, 1), (first.threads, 1, 1), given, first.shared_bytes),
         Launch(last, grid, (_OUTPUTS * _LANES, 1, 1), (blocks, parts, call.w), last.shared_bytes),
     )

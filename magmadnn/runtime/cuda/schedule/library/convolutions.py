@@ -56,6 +56,7 @@ class Convolutions:
     def of(self, work: Work, values: Mapping[str, int]) -> list[Item]:
         """The launches of one step: one, or two where the library does not do what follows the convolution.
 
+        Of a convolution of many models a call of the library for each, or one launch of a kernel of our own.
         None where the result has no elements; zeros where an operand has none, but for what follows.
         """
         assert work.lowered is not None
@@ -67,15 +68,29 @@ class Convolutions:
         if not frames[-1].size:
             return []
         reads = tuple(map(self._layout.span, operands))
-        call = self._call(kernel, frames, values)
+        models = _models_of(kernel, frames[0])
+        call = self._call(kernel, [f[0] for f in frames] if models else frames, values)
         if not all(frame.size for frame in frames):
             itemsize, columns = frames[-1].itemsize, frames[-1].shape[-1]
             row = (call.pitches[call.result] or columns) * itemsize
             zero = zeros(frames[-1].nbytes, values["result"], columns * itemsize, row)
             return [Item(zero, (), (result,)), *self._ends(call, reads, result)]
-        few = few_channels.few_of(call)
+        few = few_channels.few_of(call, models)
         if few is not None:
-            return self._own(work, few, call, reads, result)
+            return self._own(work, few, call, models, reads, result)
+        if not models:
+            return self._one(work, call, reads, result)
+        items = list[Item]()
+        for number in range(models):  # which may run beside each other
+            own, spans = _of_model(number, frames, values, (*reads, result))
+            call = self._call(kernel, [frame[number] for frame in frames], own)
+            items += self._one(work, call, spans[:-1], spans[-1])
+        return items
+
+    def _one(
+        self, work: Work, call: ConvolutionNode, reads: tuple[Span, ...], result: Span
+    ) -> list[Item]:
+        """The launches of one convolution by the library."""
         if call.bias and not self._engine.algorithms(call):
             plain = replace(call, bias=0, added=0, positive=False)
             made = self._calls(work, plain, reads[:2], result)
@@ -116,16 +131,17 @@ class Convolutions:
         work: Work,
         few: few_channels.Few,
         call: ConvolutionNode,
+        models: int,
         reads: tuple[Span, ...],
         result: Span,
     ) -> list[Item]:
         """The launches of kernels of our own, for few channels."""
         if call.function == "fprop":
-            return [Item(few_channels.forward(few, call), reads, (result,))]
+            return [Item(few_channels.forward(few, call, models), reads, (result,))]
         if call.function == "dgrad":
-            return [Item(few_channels.inputs(few, call), reads, (result,))]
-        (room,) = self._rooms.pieces(work, (few_channels.part_bytes(few, call),))
-        parts, sums = few_channels.filters(few, call, room[0])
+            return [Item(few_channels.inputs(few, call, models), reads, (result,))]
+        (room,) = self._rooms.pieces(work, (few_channels.part_bytes(few, call, models),))
+        parts, sums = few_channels.filters(few, call, room[0], models)
         return [Item(parts, reads, (room,)), Item(sums, (room,), (result,))]
 
     def _calls(
@@ -175,6 +191,29 @@ class Convolutions:
         if not call.bias:
             return []
         return [Item(ends(call), (result, *reads[2:]), (result,))]
+
+
+def _models_of(kernel: WholeLibrary, images: Array) -> int:
+    """How many models a convolution is of; 0 where images have no axis of models in front."""
+    axes = len(dict(kernel.settings)["strides"])
+    return images.shape[0] if images.ndim == axes + 3 else 0
+
+
+def _of_model(
+    number: int, frames: Sequence[Array], values: Mapping[str, int], spans: Sequence[Span]
+) -> tuple[dict[str, int], tuple[Span, ...]]:
+    """Addresses of what is one model's of operands and result, which lie packed, and the memory of that.
+
+    An operand that is a part of something else is touched as a whole.
+    """
+    own, parts = dict(values), list[Span]()
+    slots = (*(f"x{k}" for k in range(len(frames) - 1)), "result")
+    for slot, frame, span in zip(slots, frames, spans, strict=True):
+        start, nbytes = values[slot], frame.nbytes // len(frame)
+        own[slot] = start + number * nbytes
+        is_all = span == (start, start + frame.nbytes)
+        parts.append((own[slot], own[slot] + nbytes) if is_all else span)
+    return own, tuple(parts)
 
 
 def _pitch(frame: Array) -> int:
