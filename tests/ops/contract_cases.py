@@ -228,6 +228,9 @@ SUMS = {
     "_max_pooling_inputs", "_max_pooling_inputs_whole",
     "_convolution_whole", "_convolution_inputs_whole", "_convolution_filters_whole",
     "_convolution_biased", "_convolution_added",
+    "_convolutions", "_convolutions_inputs", "_convolutions_filters",
+    "_convolutions_whole", "_convolutions_inputs_whole", "_convolutions_filters_whole",
+    "_convolutions_biased", "_convolutions_added",
 }  # fmt: skip
 
 

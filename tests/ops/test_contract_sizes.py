@@ -116,6 +116,28 @@ UNKNOWN: dict[str, list[Sizes]] = {
     ],
     "_frequencies": [Sizes(((B, 5, 2),), {"lengths": (6,)})],
     "_from_frequencies": [Sizes(((4, B, 6),), {"lengths": (6,)})],
+    "_convolutions": [Sizes(((3, B, 6, 4), (3, 3, 4, 2)), {**CONVOLUTION, "algorithm": "auto"})],
+    "_convolutions_inputs": [
+        Sizes(((3, B, 3, 2), (3, 3, 4, 2)), {"places": (6,), **CONVOLUTION, "algorithm": "auto"})
+    ],
+    "_convolutions_filters": [
+        Sizes(((3, B, 6, 4), (3, B, 3, 2)), {"size": (3,), **CONVOLUTION, "algorithm": "auto"})
+    ],
+    "_convolutions_whole": [Sizes(((3, B, 6, 4), (3, 2, 3, 4)), CONVOLUTION)],
+    "_convolutions_biased": [
+        Sizes(((3, B, 6, 4), (3, 2, 3, 4), (3, 2)), {**CONVOLUTION, "positive": True})
+    ],
+    "_convolutions_added": [
+        Sizes(
+            ((3, B, 6, 4), (3, 2, 3, 4), (3, 2), (3, B, 3, 2)), {**CONVOLUTION, "positive": False}
+        )
+    ],
+    "_convolutions_inputs_whole": [
+        Sizes(((3, B, 3, 2), (3, 2, 3, 4)), {"places": (6,), **CONVOLUTION})
+    ],
+    "_convolutions_filters_whole": [
+        Sizes(((3, B, 6, 4), (3, B, 3, 2)), {"size": (3,), **CONVOLUTION})
+    ],
     "_convolution_whole": [Sizes(((B, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((B, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
     "_convolution_added": [
@@ -341,6 +363,28 @@ EMPTY: dict[str, list[Sizes]] = {
     ],
     "_from_frequencies": [
         Sizes(((4, 0, 6),), {"lengths": (6,)}), Sizes(((1, 1, 2),), {"lengths": (1,)}),
+    ],
+    "_convolutions": [Sizes(((3, 0, 6, 4), (3, 3, 4, 2)), {**CONVOLUTION, "algorithm": "auto"})],
+    "_convolutions_inputs": [
+        Sizes(((3, 0, 3, 2), (3, 3, 4, 2)), {"places": (6,), **CONVOLUTION, "algorithm": "auto"})
+    ],
+    "_convolutions_filters": [
+        Sizes(((3, 0, 6, 4), (3, 0, 3, 2)), {"size": (3,), **CONVOLUTION, "algorithm": "auto"})
+    ],
+    "_convolutions_whole": [Sizes(((3, 0, 6, 4), (3, 2, 3, 4)), CONVOLUTION)],
+    "_convolutions_biased": [
+        Sizes(((3, 0, 6, 4), (3, 2, 3, 4), (3, 2)), {**CONVOLUTION, "positive": True})
+    ],
+    "_convolutions_added": [
+        Sizes(
+            ((3, 0, 6, 4), (3, 2, 3, 4), (3, 2), (3, 0, 3, 2)), {**CONVOLUTION, "positive": False}
+        )
+    ],
+    "_convolutions_inputs_whole": [
+        Sizes(((3, 0, 3, 2), (3, 2, 3, 4)), {"places": (6,), **CONVOLUTION})
+    ],
+    "_convolutions_filters_whole": [
+        Sizes(((3, 0, 6, 4), (3, 0, 3, 2)), {"size": (3,), **CONVOLUTION})
     ],
     "_convolution_whole": [Sizes(((0, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((0, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],

@@ -18,6 +18,7 @@ from itertools import takewhile
 from typing import Any
 
 from magmadnn.compiler.formulas import combines, cuts_at_zero, is_pointwise, widens
+from magmadnn.graph.dim import Shape
 from magmadnn.graph.epilogue import Epilogue
 from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op
@@ -49,11 +50,13 @@ class _Step:
         node: which.
         does: what.
         other: the vector or the other result.
+        shape: that a vector has as the call takes it.
     """
 
     node: Node
     does: _Does
     other: Node | None = None
+    shape: Shape = ()
 
 
 def absorb(program: Program, libraries: Collection[str] = ()) -> Program:
@@ -128,10 +131,10 @@ def _accepted(
 
 def _steps(first: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) -> Iterator[_Step]:
     """What is done to a result, one after the other."""
-    at, done = first, _Does.WIDENS
+    at, done, of_models = first, _Does.WIDENS, _is_of_models(first)
     while at not in roots and len(readers[at]) == 1 and done != _Does.CUTS:
         (reader,) = readers[at]
-        step = _step(reader, at)
+        step = _step(reader, at, of_models)
         if step is None:
             return
         if (step.does == _Does.WIDENS) != (at is first and widens(reader)):
@@ -142,7 +145,13 @@ def _steps(first: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) ->
         at, done = reader, step.does
 
 
-def _step(node: Node, at: Node) -> _Step | None:
+def _is_of_models(node: Node) -> bool:
+    """Whether a call is one for each of many models, which have vectors of their own."""
+    library = node.op.library if isinstance(node.op, Op) else None
+    return library is not None and library.of_models
+
+
+def _step(node: Node, at: Node, of_models: bool) -> _Step | None:
     if widens(node):
         return _Step(node, _Does.WIDENS)
     if node.shape != at.shape or node.dtype != at.dtype:
@@ -155,12 +164,20 @@ def _step(node: Node, at: Node) -> _Step | None:
     other = node.inputs[node.inputs[0] is at]
     if does == "-" and other is not node.inputs[1]:
         return None
-    *ones, last = other.shape or (0,)
-    if last == at.shape[-1] and all(n == 1 for n in ones):
-        return _Step(node, _WITH_VECTORS[does], other) if other.dtype == at.dtype else None
+    if _is_vector(other, at, of_models):
+        shape = (at.shape[0], at.shape[-1]) if of_models else at.shape[-1:]
+        return _Step(node, _WITH_VECTORS[does], other, shape) if other.dtype == at.dtype else None
     if does == "+" and other.spec == at.spec:
         return _Step(node, _Does.JOINS, other)
     return None
+
+
+def _is_vector(other: Node, at: Node, of_models: bool) -> bool:
+    """Whether a value has one element for each column of another; or that for each model."""
+    *ones, last = other.shape or (0,)
+    if of_models and other.ndim == at.ndim and other.shape[0] == at.shape[0]:
+        del ones[0]
+    return last == at.shape[-1] and all(n == 1 for n in ones)
 
 
 def _pays(steps: list[_Step], readers: Mapping[Node, list[Node]], claimed: set[Node]) -> bool:
@@ -177,18 +194,18 @@ def _epilogue(steps: list[_Step], new: Mapping[Node, Node] | None = None) -> Epi
     done = Epilogue()
     for step in steps:
         other = None if step.other is None else (new or {}).get(step.other, step.other)
-        done = _with(done, step.does, other)
+        done = _with(done, step.does, other, step.shape)
     return done
 
 
-def _with(done: Epilogue, does: _Does, other: Node | None) -> Epilogue:
+def _with(done: Epilogue, does: _Does, other: Node | None, shape: Shape) -> Epilogue:
     if does == _Does.CUTS:
         return replace(done, positive=True)
     if does == _Does.JOINS:
         return replace(done, added=other)
     if does == _Does.WIDENS or other is None:
         return done
-    vector = parts().reshape(other, other.shape[-1:])
+    vector = _vector(other, shape)
     if does == _Does.SCALES:
         shift = None if done.shift is None else done.shift * vector
         return replace(
@@ -197,3 +214,11 @@ def _with(done: Epilogue, does: _Does, other: Node | None) -> Epilogue:
     if done.shift is None:
         return replace(done, shift=-vector if does == _Does.LOWERS else vector)
     return replace(done, shift=done.shift - vector if does == _Does.LOWERS else done.shift + vector)
+
+
+def _vector(other: Node, shape: Shape) -> Node:
+    """A value as a vector of that shape: [columns], or [models, columns], where models may share it."""
+    last = other.shape[-1:]
+    if len(shape) == 1 or other.shape[:-1] == (shape[0], *[1] * (other.ndim - 2)):
+        return parts().reshape(other, shape)
+    return parts().broadcast_to(parts().reshape(other, last), shape)

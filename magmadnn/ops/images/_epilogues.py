@@ -41,27 +41,28 @@ def absorbed(node: Node, epilogue: Epilogue) -> Any:
 
     In half precision a result that is added must be one of halves.
     """
+    return absorbed_by(convolution_biased, convolution_added, node, epilogue)
+
+
+def absorbed_by(biased: Op, with_sum: Op, node: Node, epilogue: Epilogue) -> Any:
+    """The same by these ops, of one model or of many."""
     x, w = node.inputs
     wide = "float32" if node.dtype.name in HALVES else node.dtype.name
-    if epilogue.scale is not None:
-        scaled = multiply(_unrounded(w, wide), reshape(epilogue.scale, (-1, *[1] * (w.ndim - 1))))
+    if (scale := epilogue.scale) is not None:
+        each = reshape(scale, (*scale.shape, *[1] * (w.ndim - scale.ndim)))
+        scaled = multiply(_unrounded(w, wide), each)
         w = cast(scaled, node.dtype.name) if scaled.dtype != node.dtype else scaled
-    bias = epilogue.shift
+    settled, bias = {**node.attributes, "positive": epilogue.positive}, epilogue.shift
     if bias is None:
-        bias = constant(np.zeros(w.shape[0], wide))
+        bias = constant(np.zeros(w.shape[: w.ndim - len(settled["strides"]) - 1], wide))
     if bias.dtype != node.dtype:
         bias = cast(bias, node.dtype.name)
-    settled = {**node.attributes, "positive": epilogue.positive}
     added = epilogue.added
     if added is not None and added.dtype != node.dtype:
         added = narrow(added)
     if epilogue.added is not None and (added is None or added.dtype != node.dtype):
         return None
-    made = (
-        convolution_biased(x, w, bias, **settled)
-        if added is None
-        else convolution_added(x, w, bias, added, **settled)
-    )
+    made = biased(x, w, bias, **settled) if added is None else with_sum(x, w, bias, added, **settled)
     return cast(made, wide) if made.dtype.name != wide else made
 
 

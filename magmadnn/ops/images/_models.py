@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.computed_by import LibraryCall
-from magmadnn.graph.dim import Shape
+from magmadnn.graph.dim import Shape, Size, product
+from magmadnn.graph.epilogue import Epilogue
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
@@ -32,7 +33,8 @@ from magmadnn.ops.indexing import getitem
 from magmadnn.ops.movement import reshape, stack, transpose
 
 from . import _calls
-from ._library import WHY, operations_of
+from ._epilogues import absorbed_by, convolution_added, convolution_biased
+from ._library import WHY
 
 WAYS = ("calls", "groups")
 way = "calls"  # of these, for all that is planned from now on
@@ -214,15 +216,15 @@ def _grouped(settled: Mapping[str, Any], x: Any) -> dict[str, Any]:
     return {**settled, "groups": settled["groups"] * x.shape[0]}
 
 
-def _whole(one: Op, name: str, operations: Callable[..., Any]) -> Op:
+def _whole(one: Op, name: str, **parts: Any) -> Op:
     """The op of all models, of one that is a call of a library."""
-    assert one.library is not None
-    shapes = _shapes(one)
+    library, shapes = one.library, _shapes(one)
+    assert library is not None
+    operations = library.operations
 
-    def one_operations(*of_all: Shape) -> Any:
-        return of_all[0][0] * operations(*(shape[1:] for shape in of_all))
+    def of_all(*shapes: Shape) -> Size:
+        return product((shapes[0][0], operations(*(shape[1:] for shape in shapes))))
 
-    library: LibraryCall = replace(one.library, strided=(), operations=one_operations)
     return Op(
         name=name,
         args=one.args,
@@ -236,21 +238,20 @@ def _whole(one: Op, name: str, operations: Callable[..., Any]) -> Op:
         samples=_samples(one, settle=False),
         attributes=dict(one.attributes),
         contracts="add",
-        library=library,
+        library=replace(library, strided=(), of_models=True, operations=of_all),
         stacked=_again,
+        **parts,
     )
 
 
+def _absorbed(node: Node, epilogue: Epilogue) -> Any:
+    return absorbed_by(convolutions_biased, convolutions_added, node, epilogue)
+
+
 convolutions_whole = _whole(
-    _calls.convolution_whole, "_convolutions_whole", lambda y, x, w: operations_of(y, w)
+    _calls.convolution_whole, "_convolutions_whole", absorbs={"fprop_fused": _absorbed}
 )
-convolutions_inputs_whole = _whole(
-    _calls.convolution_inputs_whole,
-    "_convolutions_inputs_whole",
-    lambda x, g, w: operations_of(g, w),
-)
-convolutions_filters_whole = _whole(
-    _calls.convolution_filters_whole,
-    "_convolutions_filters_whole",
-    lambda w, x, g: operations_of(g, w),
-)
+convolutions_inputs_whole = _whole(_calls.convolution_inputs_whole, "_convolutions_inputs_whole")
+convolutions_filters_whole = _whole(_calls.convolution_filters_whole, "_convolutions_filters_whole")
+convolutions_biased = _whole(convolution_biased, "_convolutions_biased")
+convolutions_added = _whole(convolution_added, "_convolutions_added")

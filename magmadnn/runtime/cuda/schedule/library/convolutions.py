@@ -70,28 +70,35 @@ class Convolutions:
         reads = tuple(map(self._layout.span, operands))
         models = _models_of(kernel, frames[0])
         call = self._call(kernel, [f[0] for f in frames] if models else frames, values)
-        if not all(frame.size for frame in frames):
-            itemsize, columns = frames[-1].itemsize, frames[-1].shape[-1]
-            row = (call.pitches[call.result] or columns) * itemsize
-            zero = zeros(frames[-1].nbytes, values["result"], columns * itemsize, row)
-            return [Item(zero, (), (result,)), *self._ends(call, reads, result)]
         few = few_channels.few_of(call, models)
-        if few is not None:
+        if few is not None and all(frame.size for frame in frames):
             return self._own(work, few, call, models, reads, result)
         if not models:
-            return self._one(work, call, reads, result)
+            return self._one(work, call, frames, reads, result)
         items = list[Item]()
         for number in range(models):  # which may run beside each other
             own, spans = _of_model(number, frames, values, (*reads, result))
-            call = self._call(kernel, [frame[number] for frame in frames], own)
-            items += self._one(work, call, spans[:-1], spans[-1])
+            parts = [frame[number] for frame in frames]
+            call = self._call(kernel, parts, own)
+            items += self._one(work, call, parts, spans[:-1], spans[-1])
         return items
 
     def _one(
-        self, work: Work, call: ConvolutionNode, reads: tuple[Span, ...], result: Span
+        self,
+        work: Work,
+        call: ConvolutionNode,
+        frames: Sequence[Array],
+        reads: tuple[Span, ...],
+        result: Span,
     ) -> list[Item]:
-        """The launches of one convolution by the library."""
-        if call.bias and not self._engine.algorithms(call):
+        """The launches of one convolution without kernels of our own for few channels."""
+        if not all(frame.size for frame in frames):
+            itemsize, columns = frames[-1].itemsize, frames[-1].shape[-1]
+            row = (call.pitches[call.result] or columns) * itemsize
+            at = call.addresses[call.result]
+            zero = zeros(frames[-1].nbytes, at, columns * itemsize, row)
+            return [Item(zero, (), (result,)), *self._ends(call, reads, result)]
+        if call.bias and (call.bias % ALIGNMENT or not self._engine.algorithms(call)):
             plain = replace(call, bias=0, added=0, positive=False)
             made = self._calls(work, plain, reads[:2], result)
             return [*made, *self._ends(call, reads, result)]
