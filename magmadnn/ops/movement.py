@@ -13,7 +13,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Shape, Size, divide, product
-from magmadnn.graph.node import Node, record
+from magmadnn.graph.node import Node, record, with_inputs
 from magmadnn.graph.op import REQUIRED, Array, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
 from magmadnn.graph.placing.axes import Axes, broadcasting, reshaping
@@ -65,6 +65,15 @@ def _reshape_once(node: Node) -> Node | None:
     return record(reshape, inner.inputs, node.attributes) if inner.op is reshape else None
 
 
+def _reshape_masked(node: Node, y: Node) -> Node | None:
+    """What is reshaped, where `y` in that shape is above 0."""
+    (inner,) = node.inputs
+    if not isinstance(inner.op, Op) or inner.op.masked is None:
+        return None
+    made = inner.op.masked(inner, reshape(y, inner.shape))
+    return None if made is None else with_inputs(node, (made,))
+
+
 reshape: Op = _movement(
     name="reshape",
     args=("x",),
@@ -84,6 +93,7 @@ reshape: Op = _movement(
     attributes={"shape": REQUIRED},
     canonical=_reshape_canonical,
     stacked=lambda call: call.again(call.operands, shape=(call.count, *call.attributes["shape"])),
+    masked=_reshape_masked,
     rewrites=(drop_unchanged, _reshape_once),
 )
 

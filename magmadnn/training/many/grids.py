@@ -72,7 +72,9 @@ def _run_all(
                 ready.append((member, program))
         if ready:
             _make_even([course for member, _ in ready if (course := member.stacked) is not None])
-            _run(ready)
+            for device in dict.fromkeys(member.device for member, _ in ready):
+                own = [one for one in ready if one[0].device == device]
+                _run(own, rooms[device].left(active))
         new.extendleft(reversed([member for member in active if member.waits]))
         active = [member for member in active if not member.is_done and not member.waits]
 
@@ -92,9 +94,10 @@ def _let_go() -> None:
     let_go()
 
 
-def _run(ready: Sequence[tuple[Member, GridCourse]]) -> None:
-    """A piece of each; what it leaves waits for Python."""
+def _run(ready: Sequence[tuple[Member, GridCourse]], room: int | None) -> None:
+    """A piece of each, on one device; what it leaves waits for Python."""
     from magmadnn.runtime.cuda.many.course import run_together
 
-    for (member, _), seconds in zip(ready, run_together([c for _, c in ready]), strict=True):
+    found = run_together([course for _, course in ready], room)
+    for (member, _), seconds in zip(ready, found, strict=True):
         member.ticks = round(seconds * tick_rate())

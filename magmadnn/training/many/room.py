@@ -55,10 +55,13 @@ class Room:
     Args:
         budget: bytes for those that are under way.
         needs: of each, by its number; None where they are so small that nobody has planned.
+        limit: bytes that the user allows for all; None for what is free.
     """
 
-    def __init__(self, budget: float, needs: Mapping[int, Need] | None = None) -> None:
-        self._budget, self._needs = budget, needs
+    def __init__(
+        self, budget: float, needs: Mapping[int, Need] | None = None, limit: int | None = None
+    ) -> None:
+        self._budget, self._needs, self._limit = budget, needs, limit
         self._largest = 1
         self._cap: int | None = None
         self._there: set[int] = set()  # those that have begun, and whose memory may not be free yet
@@ -101,6 +104,12 @@ class Room:
             self._there = numbers
         self._there.add(member.number)
         return True
+
+    def left(self, active: Sequence[Member]) -> int | None:
+        """Bytes of the user's limit beside what those under way take by themselves; None without one."""
+        if self._limit is None or self._needs is None:
+            return None
+        return max(self._limit - self._taken([one.number for one in active]), 0)
 
     def _taken(self, numbers: Collection[int]) -> int:
         assert self._needs is not None
@@ -182,7 +191,7 @@ def _planned(
             f"{in_units(needs[largest].taken + common)}{beside}, and {has}; train "
             "fewer models in one call, or with a smaller batch_size"
         )
-    return Room(budget, needs)
+    return Room(budget, needs, limit)
 
 
 def share_memory(host: int, device: int) -> None:

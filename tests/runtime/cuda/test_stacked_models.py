@@ -240,8 +240,8 @@ def test_memory_goes_back_once_it_is_much_or_not_used(
 
 
 @needs_compiler
-def test_networks_without_a_rule_for_models_take_turns(stacks: list[tuple[int, bool]]) -> None:
-    """Convolutions have none; each epoch is then the model's own, with its bits."""
+def test_convolutions_without_a_library_take_turns(stacks: list[tuple[int, bool]]) -> None:
+    """They are products of matrices then; each epoch is the model's own, with its bits."""
 
     def build(k: int) -> md.Model:
         return md.Model(

@@ -112,10 +112,17 @@ def _chosen_vjp(g: Any, y: Any, x: Any, index: Any, **settled: Any) -> Any:
     return max_pooling_inputs(g, index, places=x.shape[1:-1], **settled), None
 
 
+def _is_same(one: Any, y: Any) -> bool:
+    """Whether both are one value, or the same reshape of one."""
+    if one is y or one.op is not reshape or y.op is not reshape:
+        return one is y
+    return one.shape == y.shape and one.inputs[0] is y.inputs[0]
+
+
 def _inputs_masked(node: Any, y: Any) -> Any:
     """The gradient where what was pooled is above 0: where the largest of the window is, which is less."""
     g, index = node.inputs
-    if index.op is not max_pooling_indices or index.inputs[0] is not y:
+    if index.op is not max_pooling_indices or not _is_same(index.inputs[0], y):
         return None
     largest = max_pooling(y, **index.attributes)
     return node.op(_where_positive(g, largest), index, **node.attributes)

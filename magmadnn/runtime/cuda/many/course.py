@@ -162,14 +162,26 @@ def _lies_there(wanted: Sequence[Wanted]) -> bool:
     )
 
 
-def run_together(courses: Sequence[GridCourse]) -> list[float]:
-    """Run what all have been told, group by group; the seconds of each: its share of its group's time."""
+def run_together(courses: Sequence[GridCourse], room: int | None = None) -> list[float]:
+    """Run what all have been told, group by group.
+
+    Args:
+        courses: of one device.
+        room: bytes that a program of several models may take; None for a share of the device's memory.
+
+    Returns:
+        The seconds of each: its share of its group's time.
+    """
     groups: dict[_AnyGroup, list[GridCourse]] = {}
     for course in courses:
         groups.setdefault(course.group, []).append(course)
     seconds: dict[GridCourse, float] = {}
     for group, members in groups.items():
-        group.start([course.piece for course in members])
+        pieces = [course.piece for course in members]
+        if isinstance(group, StackedGroup):
+            group.start(pieces, room)
+        else:
+            group.start(pieces)
         found, spent = group.finish()
         steps = [max(c.piece.epochs * sum(c.piece.counts), 1) for c in members]
         for course, one, own in zip(members, found, steps, strict=True):

@@ -15,9 +15,10 @@ from magmadnn.graph.op import Array
 from .group import Piece
 from .leg import Buffer, Wanted
 from .orders import Shuffled, shuffle, table_of
-from .stacks import Stack, most_models
+from .stacks import Stack, bytes_of_one, most_models
 
 _KEPT_SHARE = 1 / 16  # of a device's memory
+_SHARE = 1 / 3  # likewise, for one program where no limit is given
 
 
 class StackedGroup:
@@ -35,16 +36,22 @@ class StackedGroup:
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._wanted, self._device = list(wanted), wanted[0].runner.device
         self._whole = 0  # models of the call's first program
-        self._most = most_models(wanted)
+        self._most, self._each = most_models(wanted), max(bytes_of_one(wanted), 1)
+        self._room: int | None = None  # bytes
         self._stacks: dict[int, Stack] = {}
         self._orders = [Buffer(self._device) for _ in wanted]
         self._table = Buffer(self._device)
         self._found: list[list[list[Array]] | None] = []
         self._seconds, self._is_used = 0.0, False
 
-    def start(self, pieces: Sequence[Piece]) -> None:
-        """Run a piece of each of some models."""
-        began, self._is_used = time.perf_counter(), True
+    def start(self, pieces: Sequence[Piece], room: int | None = None) -> None:
+        """Run a piece of each of some models.
+
+        Args:
+            pieces: of each.
+            room: bytes that a program may take; None for a share of the device's memory.
+        """
+        began, self._is_used, self._room = time.perf_counter(), True, room
         self._found = [None] * len(pieces)
         alike = defaultdict[object, list[int]](list)
         for number, piece in enumerate(pieces):
@@ -95,9 +102,17 @@ class StackedGroup:
 
     def _size(self, count: int) -> int:
         """How many of so many models the next program has."""
-        count = min(count, self._most)
+        count = min(count, self._most, self._fitting)
         most = 1 << count.bit_length() - 1
         return max(most, self._whole) if self._whole <= count else most
+
+    @property
+    def _fitting(self) -> int:
+        """How many models have room in one program."""
+        room = self._room
+        if room is None:
+            room = int(_SHARE * device_memory(self._device).free_and_total()[1])
+        return max(room // self._each, 1)
 
     def _run_stack(self, size: int, pieces: Sequence[Piece], numbers: Sequence[int]) -> None:
         if size < 2:

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from magmadnn.backends.cuda import device_engine, device_memory
+from magmadnn.backends.cuda.engine import CONVOLUTIONS
 from magmadnn.compiler.cuda.fused.permutations import interleaved
+from magmadnn.compiler.kernels.library import WholeLibrary
+from magmadnn.compiler.plan.listing import costs_of
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, placeholder, variable
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.spec import Spec
@@ -26,25 +29,49 @@ from magmadnn.runtime.variables import tensor_of
 from .leg import Seat, Wanted
 
 _MOST_ROWS = 1 << 23  # numbers of rows of a slice, 8 bytes each
-_MOST_OPERATIONS = 2e10  # of a model's step: more keep a device busy by themselves
-_MOST_DRAWING = 32  # models whose steps draw random numbers, by a kernel for each
+_MOST_OPERATIONS = 2e10  # of a model's step: more keep a device busy by themselves;
+_MOST_CONVOLVED = 1e11  # of convolutions, which take longer for as many
+_COPIES = 2  # of variables: those of the stack, and what these were before a slice
+_MOST_BESIDE = 32  # models that draw random numbers, or call a library, each by itself in a step
 
 
 def can_stack(wanted: Sequence[Wanted]) -> bool:
     """Whether models like this one gain by steps in one program, and all their ops take the axis."""
-    nodes = [node for w in wanted for node in w.program.nodes()]
-    if any(isinstance(n.op, Op) and n.op.stacked is None and not _draws(n.op) for n in nodes):
+    ops = {node.op for w in wanted for node in w.program.nodes() if isinstance(node.op, Op)}
+    if any(op.stacked is None and not _draws(op) for op in ops):
         return False
+    functions = wanted[0].runner.engine.functions
+    if any(not CONVOLUTIONS & op.by_library.keys() <= functions for op in ops):
+        return False  # products of all models would be made one by one
+    nodes = [node for w in wanted for node in w.program.nodes()]
     parameters: dict[Node, int] = {n: tensor_of(n).size for n in nodes if n.op is VARIABLE}
     rows = max(w.batch_size for w in wanted)
-    return 6.0 * sum(parameters.values()) * rows <= _MOST_OPERATIONS
+    fits = 6.0 * sum(parameters.values()) * rows <= _MOST_OPERATIONS
+    return fits and max(map(_convolved, wanted)) <= _MOST_CONVOLVED
+
+
+def _convolved(wanted: Wanted) -> float:
+    """Operations of the convolutions of a step."""
+    plan = wanted.runner.plan
+    calls = (w for w in plan.work if w.lowered is not None)
+    own = [w for w in calls if w.lowered and isinstance(w.lowered.kernel, WholeLibrary)]
+    return float(sum(costs_of(plan, work, wanted.sizes)[0] for work in own))
+
+
+def bytes_of_one(wanted: Sequence[Wanted]) -> int:
+    """About what each model takes of the device's memory in a stack, beside its own variables."""
+    nodes = dict.fromkeys(node for w in wanted for node in w.runner.plan.variables)
+    variables: int = sum(tensor_of(node).nbytes for node in nodes)
+    steps = [w.runner.memory(w.sizes) for w in wanted]
+    values = sum(m.activations + m.gradients + m.batch for m in steps)
+    return _COPIES * variables + values
 
 
 def most_models(wanted: Sequence[Wanted]) -> int:
     """How many models one program may have."""
-    nodes = (node for w in wanted for node in w.program.nodes())
-    draws = any(isinstance(n.op, Op) and _draws(n.op) for n in nodes)
-    return _MOST_DRAWING if draws else LONGEST
+    ops = {node.op for w in wanted for node in w.program.nodes() if isinstance(node.op, Op)}
+    beside = any(_draws(op) or CONVOLUTIONS & op.by_library.keys() for op in ops)
+    return _MOST_BESIDE if beside else LONGEST
 
 
 def _draws(op: Op) -> bool:
@@ -121,7 +148,7 @@ class Stack:
     def nbytes(self) -> int:
         """About what it takes of the device's memory."""
         variables: int = sum(tensor_of(node).nbytes for node in self._variables.values())
-        return 2 * variables + sum(leg.nbytes for leg in self._legs)
+        return _COPIES * variables + sum(leg.nbytes for leg in self._legs)
 
     def let_go(self) -> None:
         """Give back the memory of the device; what is compiled stays."""
