@@ -39,8 +39,8 @@ class LibraryCall:
         one_byte: of a function of whole arrays, the numbers of operands, and `RESULT`, that are uint8,
             whatever it computes in.
         alignment: bytes, of which multiples lie between such rows, and in front of the first.
-        of_models: of a function of whole arrays, whether all operands and the result have an axis of models in
-            front, and it is called for each; so have vectors that it absorbs.
+        of_models: whether operands and the result have an axis of models in front, and a function of whole
+            arrays is called for each; so have vectors that it absorbs.
         operations: how many operations on numbers that takes, by the shapes of the result and the operands.
     """
 

@@ -42,6 +42,24 @@ PICTURES = {"size": (2, 2), "strides": (2, 2), "padding": ((0, 0), (1, 1))}
 GATHERED = {"strides": (2, 3), "padding": ((1, 0), (1, 1)), "channels": 16}
 POOLING = {"size": (2,), "strides": (2,), "padding": ((0, 0),)}
 CONVOLUTION = {"strides": (2,), "padding": ((1, 0),), "dilation": (1,), "groups": 1}
+OF_MODELS = {**CONVOLUTION, "algorithm": "auto", "way": "calls"}
+
+
+def of_models(n: Any) -> dict[str, list[Sizes]]:
+    """Convolutions of three models, of n images each."""
+    x, w, y, turned = (3, n, 6, 4), (3, 3, 4, 2), (3, n, 3, 2), (3, 2, 3, 4)
+    return {
+        "_convolutions": [Sizes((x, w), OF_MODELS)],
+        "_convolutions_inputs": [Sizes((y, w), {"places": (6,), **OF_MODELS})],
+        "_convolutions_filters": [Sizes((x, y), {"size": (3,), **OF_MODELS})],
+        "_convolutions_whole": [Sizes((x, turned), CONVOLUTION)],
+        "_convolutions_biased": [Sizes((x, turned, (3, 2)), {**CONVOLUTION, "positive": True})],
+        "_convolutions_added": [Sizes((x, turned, (3, 2), y), {**CONVOLUTION, "positive": False})],
+        "_convolutions_inputs_whole": [Sizes((y, turned), {"places": (6,), **CONVOLUTION})],
+        "_convolutions_filters_whole": [Sizes((x, y), {"size": (3,), **CONVOLUTION})],
+    }
+
+
 UNKNOWN: dict[str, list[Sizes]] = {
     "reshape": [
         Sizes(((B, 6),), {"shape": (-1, 3, 2)}),
@@ -116,28 +134,7 @@ UNKNOWN: dict[str, list[Sizes]] = {
     ],
     "_frequencies": [Sizes(((B, 5, 2),), {"lengths": (6,)})],
     "_from_frequencies": [Sizes(((4, B, 6),), {"lengths": (6,)})],
-    "_convolutions": [Sizes(((3, B, 6, 4), (3, 3, 4, 2)), {**CONVOLUTION, "algorithm": "auto"})],
-    "_convolutions_inputs": [
-        Sizes(((3, B, 3, 2), (3, 3, 4, 2)), {"places": (6,), **CONVOLUTION, "algorithm": "auto"})
-    ],
-    "_convolutions_filters": [
-        Sizes(((3, B, 6, 4), (3, B, 3, 2)), {"size": (3,), **CONVOLUTION, "algorithm": "auto"})
-    ],
-    "_convolutions_whole": [Sizes(((3, B, 6, 4), (3, 2, 3, 4)), CONVOLUTION)],
-    "_convolutions_biased": [
-        Sizes(((3, B, 6, 4), (3, 2, 3, 4), (3, 2)), {**CONVOLUTION, "positive": True})
-    ],
-    "_convolutions_added": [
-        Sizes(
-            ((3, B, 6, 4), (3, 2, 3, 4), (3, 2), (3, B, 3, 2)), {**CONVOLUTION, "positive": False}
-        )
-    ],
-    "_convolutions_inputs_whole": [
-        Sizes(((3, B, 3, 2), (3, 2, 3, 4)), {"places": (6,), **CONVOLUTION})
-    ],
-    "_convolutions_filters_whole": [
-        Sizes(((3, B, 6, 4), (3, B, 3, 2)), {"size": (3,), **CONVOLUTION})
-    ],
+    **of_models(B),
     "_convolution_whole": [Sizes(((B, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((B, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
     "_convolution_added": [
@@ -364,28 +361,7 @@ EMPTY: dict[str, list[Sizes]] = {
     "_from_frequencies": [
         Sizes(((4, 0, 6),), {"lengths": (6,)}), Sizes(((1, 1, 2),), {"lengths": (1,)}),
     ],
-    "_convolutions": [Sizes(((3, 0, 6, 4), (3, 3, 4, 2)), {**CONVOLUTION, "algorithm": "auto"})],
-    "_convolutions_inputs": [
-        Sizes(((3, 0, 3, 2), (3, 3, 4, 2)), {"places": (6,), **CONVOLUTION, "algorithm": "auto"})
-    ],
-    "_convolutions_filters": [
-        Sizes(((3, 0, 6, 4), (3, 0, 3, 2)), {"size": (3,), **CONVOLUTION, "algorithm": "auto"})
-    ],
-    "_convolutions_whole": [Sizes(((3, 0, 6, 4), (3, 2, 3, 4)), CONVOLUTION)],
-    "_convolutions_biased": [
-        Sizes(((3, 0, 6, 4), (3, 2, 3, 4), (3, 2)), {**CONVOLUTION, "positive": True})
-    ],
-    "_convolutions_added": [
-        Sizes(
-            ((3, 0, 6, 4), (3, 2, 3, 4), (3, 2), (3, 0, 3, 2)), {**CONVOLUTION, "positive": False}
-        )
-    ],
-    "_convolutions_inputs_whole": [
-        Sizes(((3, 0, 3, 2), (3, 2, 3, 4)), {"places": (6,), **CONVOLUTION})
-    ],
-    "_convolutions_filters_whole": [
-        Sizes(((3, 0, 6, 4), (3, 0, 3, 2)), {"size": (3,), **CONVOLUTION})
-    ],
+    **of_models(0),
     "_convolution_whole": [Sizes(((0, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((0, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
     "_convolution_added": [

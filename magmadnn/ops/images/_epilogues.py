@@ -62,7 +62,9 @@ def absorbed_by(biased: Op, with_sum: Op, node: Node, epilogue: Epilogue) -> Any
         added = narrow(added)
     if epilogue.added is not None and (added is None or added.dtype != node.dtype):
         return None
-    made = biased(x, w, bias, **settled) if added is None else with_sum(x, w, bias, added, **settled)
+    made = (
+        biased(x, w, bias, **settled) if added is None else with_sum(x, w, bias, added, **settled)
+    )
     return cast(made, wide) if made.dtype.name != wide else made
 
 

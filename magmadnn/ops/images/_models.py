@@ -15,6 +15,7 @@ Others compute each model by itself.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,8 +37,9 @@ from . import _calls
 from ._epilogues import absorbed_by, convolution_added, convolution_biased
 from ._library import WHY
 
+_SAMPLES = 6
 WAYS = ("calls", "groups")
-way = "calls"  # of these, for all that is planned from now on
+way = "calls"  # of these, for all models that become one program from now on
 
 Make = Callable[..., Any]
 
@@ -61,7 +63,7 @@ def stacked_as(of_models: Callable[[], Op], *, shares: bool) -> Callable[[Stacke
             images, filters = call.operands
             made = call.again([folded(images), filters])
             return reshape(made, (call.count, images.shape[1], *made.shape[1:]))
-        return of_models()(*map(call.whole, (0, 1)), **call.attributes)
+        return of_models()(*map(call.whole, (0, 1)), **call.attributes, way=way)
 
     return rule
 
@@ -96,6 +98,15 @@ def _each(function: Callable[..., Array], shapes: Any) -> Callable[..., Array]:
     return called
 
 
+def _any_way(function: Make) -> Make:
+    """A function that has no need to know the way."""
+
+    def called(*operands: Any, way: str, **settled: Any) -> Any:
+        return function(*operands, **settled)
+
+    return called
+
+
 def _nodes(one: Op) -> Make:
     def made(*operands: Any, **settled: Any) -> Any:
         count = operands[0].shape[0]
@@ -104,19 +115,18 @@ def _nodes(one: Op) -> Make:
     return made
 
 
-def _samples(one: Op, settle: bool) -> Callable[[Draw], Iterable[Sample]]:
+def _samples(one: Op, settle: bool, **more: str) -> Callable[[Draw], Iterable[Sample]]:
     """Two models of each of the first samples of the op of one."""
 
     def samples(draw: Draw) -> Iterable[Sample]:
-        for number, (first, second) in enumerate(zip(one.samples(draw), one.samples(draw))):
-            if number > 5:
-                return
+        pairs = zip(one.samples(draw), one.samples(draw), strict=True)
+        for first, second in itertools.islice(pairs, _SAMPLES):
             operands = tuple(map(np.stack, zip(first.operands, second.operands, strict=True)))
             attributes = first.attributes
             if settle:
                 specs = [Spec(x.shape, x.dtype) for x in first.operands]
                 attributes = one.settle(specs, {**one.attributes, **attributes})
-            yield Sample(operands, dict(attributes))
+            yield Sample(operands, {**attributes, **more})
 
     return samples
 
@@ -140,13 +150,13 @@ def of_models(one: Op, name: str, args: tuple[str, str], vjp: Any, function: str
         kind=one.kind,
         shapes=shapes,
         dtypes=promote,
-        numpy=_each(one.numpy, shapes),
+        numpy=_any_way(_each(one.numpy, shapes)),
         vjp=vjp,
-        reference=_each(one.reference, shapes),
-        samples=_samples(one, settle=True),
-        attributes=dict.fromkeys(one.attributes, REQUIRED),
+        reference=_any_way(_each(one.reference, shapes)),
+        samples=_samples(one, settle=True, way="calls"),
+        attributes=dict.fromkeys((*one.attributes, "way"), REQUIRED),
         contracts="add",
-        decompose=_nodes(one),
+        decompose=_any_way(_nodes(one)),
         by_library={function: call},
         stacked=_again,
     )
@@ -155,7 +165,7 @@ def of_models(one: Op, name: str, args: tuple[str, str], vjp: Any, function: str
 # --- calls of a library ----------------------------------------------------------------------------
 
 
-def convolution(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
+def convolution(x: Any, w: Any, algorithm: str, way: str, **settled: Any) -> Any:
     """Convolutions; None where the library does not take the operands."""
     if way == "groups":
         made = _calls.convolution(_beside(x), _beside(w), **_grouped(settled, x))
@@ -163,7 +173,7 @@ def convolution(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
     return _called(convolutions_whole, x, w, settled)
 
 
-def inputs(g: Any, w: Any, algorithm: str, **settled: Any) -> Any:
+def inputs(g: Any, w: Any, algorithm: str, way: str, **settled: Any) -> Any:
     """What their gradients for inputs are, likewise."""
     if way == "groups":
         made = _calls.inputs(_beside(g), _beside(w), **_grouped(settled, g))
@@ -171,7 +181,7 @@ def inputs(g: Any, w: Any, algorithm: str, **settled: Any) -> Any:
     return _called(convolutions_inputs_whole, g, w, settled)
 
 
-def filters(x: Any, g: Any, algorithm: str, **settled: Any) -> Any:
+def filters(x: Any, g: Any, algorithm: str, way: str, **settled: Any) -> Any:
     """What their gradients for filters are, likewise."""
     if way == "groups":
         made = _calls.filters(_beside(x), _beside(g), **_grouped(settled, x))

@@ -376,10 +376,10 @@ def _models_filters_vjp(
     )
 
 
-convolutions = _models.of_models(
+convolutions: Op = _models.of_models(
     convolution, "_convolutions", ("x", "w"), _models_vjp, "fprop", _models.convolution
 )
-convolutions_inputs = _models.of_models(
+convolutions_inputs: Op = _models.of_models(
     convolution_inputs,
     "_convolutions_inputs",
     ("g", "w"),
@@ -387,7 +387,7 @@ convolutions_inputs = _models.of_models(
     "dgrad",
     _models.inputs,
 )
-convolutions_filters = _models.of_models(
+convolutions_filters: Op = _models.of_models(
     convolution_filters,
     "_convolutions_filters",
     ("x", "g"),

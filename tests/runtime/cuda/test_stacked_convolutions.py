@@ -28,7 +28,7 @@ from magmadnn.runtime.cuda.many.stacks import Stack, StackedLeg
 from magmadnn.runtime.cuda.schedule import small
 from tests.ops.test_convolutions import draw
 from tests.runtime.cuda.devices import DEVICES, on
-from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 from tests.runtime.cuda.test_grids import StopsItself, digests
 from tests.runtime.cuda.test_stacked_models import ROUNDINGS
 
@@ -71,9 +71,7 @@ def network(seed: int, *between: Any, filters: int = 20, **given: Any) -> md.Mod
         layers.Dense(CLASSES),
     ]
     given = {"optimizer": optim.SGD(0.02 + 0.01 * seed, momentum=0.9)} | given
-    return md.Model(
-        net, loss=given.pop("loss", "cross_entropy"), seed=seed, device="cuda", **given
-    )
+    return md.Model(net, loss=given.pop("loss", "cross_entropy"), seed=seed, device="cuda", **given)
 
 
 def residual(seed: int) -> md.Model:
@@ -87,16 +85,18 @@ def residual(seed: int) -> md.Model:
     x = layers.Activation("relu")(x + y)
     x = layers.Dense(CLASSES)(layers.Flatten()(x))
     rate = optim.SGD(0.05, momentum=0.9)
-    return md.Model(inputs, x, loss="cross_entropy", optimizer=rate, seed=seed, device="cuda")
+    given = {"loss": "cross_entropy", "optimizer": rate, "seed": seed, "device": "cuda"}
+    return md.Model(inputs=inputs, outputs=x, **given)
 
 
 NETWORKS: dict[str, Any] = {
     "library": network,
     "few channels": lambda k: network(k, filters=16),
-    "norm": lambda k: network(k, layers.BatchNorm(), layers.LocalResponseNorm()),
+    "norm": lambda k: network(k, layers.BatchNorm(), layers.LocalResponseNormalization()),
     "dropout": lambda k: network(k, layers.Dropout(0.3)),
     "residual": residual,
 }
+USUAL = ("library", "residual")
 GIVEN: dict[str, Any] = {"batch_size": BATCH, "epochs": 2}
 
 
@@ -119,7 +119,9 @@ def assert_near_alone(build: Any, count: int = 3, **given: Any) -> None:
 
 
 @every_device
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [n if n in USUAL else pytest.param(n, marks=pytest.mark.long) for n in NETWORKS]
+)
 def test_networks_are_as_by_their_own_fits(
     device: str, name: str, stacks: list[tuple[int, bool]]
 ) -> None:
@@ -130,19 +132,8 @@ def test_networks_are_as_by_their_own_fits(
     assert set(stacks) == {(3, True)}
 
 
-@every_device
-def test_groups_are_another_way(
-    device: str, stacks: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_models, "way", "groups")
-    with on(device, FUSED_CONVOLUTIONS):
-        assert_near_alone(network)
-    assert set(stacks) == {(3, True)}
-
-
-@needs_compiler
-def test_a_stack_copies_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What moves are filters, as in a step of one model; calls of the library are one for each model."""
+def noted_legs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, StackedLeg]]:
+    """What stacks are made of from now on: a leg of one model, and that of all."""
     legs: list[tuple[Any, StackedLeg]] = []
     begin = StackedLeg.__init__
 
@@ -151,10 +142,35 @@ def test_a_stack_copies_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
         legs.append((wanted, self))
 
     monkeypatch.setattr(StackedLeg, "__init__", noted)
+    return legs
+
+
+@every_device
+def test_groups_are_another_way(
+    device: str, stacks: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_models, "way", "groups")
+    legs = noted_legs(monkeypatch)
+    with on(device, FUSED_CONVOLUTIONS):
+        assert_near_alone(network)
+    assert set(stacks) == {(3, True)}
+    names = [n.op.name for w in legs[0][1]._runner.plan.work for n in w.region.nodes]
+    assert "_convolution_filters_whole" in names
+    assert not any("_convolutions" in name for name in names)
+
+
+@needs_compiler
+def test_a_stack_copies_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What moves are filters, as in a step of one model; calls of the library are one for each model."""
+    legs = noted_legs(monkeypatch)
     monkeypatch.setattr(few_channels, "MOST_INPUTS", 0)
-    engine = Emulator()
-    with emulated_device(engine, FUSED_CONVOLUTIONS):
+    with emulated_device(functions=FUSED_CONVOLUTIONS) as engine:
+        assert engine is not None
         md.fit_many([network(k) for k in range(3)], X, Y, verbose=False, **GIVEN)
+        calls = Counter(
+            (n.function, n.shapes) for g in engine.graphs for n in g.nodes
+            if isinstance(n, ConvolutionNode) and n.shapes[0][0] == BATCH
+        )  # fmt: skip
     wanted, leg = legs[0]
     for plan, axes in ((wanted.runner.plan, 4), (leg._runner.plan, 5)):
         moves = [w.region.nodes[0] for w in plan.work if w.region.kind is RegionKind.MOVE]
@@ -163,10 +179,6 @@ def test_a_stack_copies_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [n.op.name for w in leg._runner.plan.work for n in w.region.nodes]
     assert names.count("_convolutions_biased") == 2  # with bias and ReLU
     assert "_max_pooling_positive_inputs_whole" in names  # which cuts at ReLU as it goes
-    calls = Counter(
-        (n.function, n.shapes) for g in engine.graphs for n in g.nodes
-        if isinstance(n, ConvolutionNode) and n.shapes[0][0] == BATCH
-    )  # fmt: skip
     assert calls
     assert all(not count % 3 for count in calls.values())
 
@@ -179,7 +191,7 @@ def of(shape: tuple[Any, ...], dtype: str, name: str) -> Node:
 
 
 def with_gradients(
-    seed: int, dtype: str, shares: bool
+    seed: int, dtype: str
 ) -> tuple[Program, dict[Node, np.ndarray], list[list[np.ndarray]]]:
     """A random convolution of small integers and its gradients for models, and what each gives alone."""
     x, w, settings = draw(seed)
@@ -196,8 +208,6 @@ def with_gradients(
         n: rng.integers(-3, 4, (MOST_MODELS, *shape)).astype(as_dtype(dtype))
         for n, shape in sizes.items()
     }
-    if shares:
-        feeds[filters][:] = feeds[filters][0]
     alone = [
         Executable(program.outputs, executor="reference").run({n: a[k] for n, a in feeds.items()})
         for k in range(MOST_MODELS)
@@ -226,11 +236,11 @@ def test_random_convolutions_are_exact(
         monkeypatch.setattr(few_channels, "MOST_INPUTS", 0)
     with on(device, FUSED_CONVOLUTIONS):
         for seed in range(4 if device == "emulated" else 24):
-            program, fed, alone = with_gradients(seed, "float32", False)
+            program, fed, alone = with_gradients(seed, "float32")
             run = Executable(program.outputs, executor="native", device="cuda", check=True)
             for found, each in zip(run.run(fed), zip(*alone, strict=True), strict=True):
                 assert np.array_equal(found, np.stack(each)), (seed, run.text({}))
-            assert "calls of NumPy" not in run.text({}) or "0 calls of NumPy" in run.text({})
+            assert ("_convolutions_filters_whole" in run.text({})) == (way == "calls")
 
 
 @every_device
@@ -240,7 +250,7 @@ def test_halves(device: str, precision: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
     with on(device, FUSED_CONVOLUTIONS):
         for seed in range(3):
-            program, fed, alone = with_gradients(seed, "float32", False)
+            program, fed, alone = with_gradients(seed, "float32")
             run = Executable(
                 program.outputs, executor="native", device="cuda", precision=precision
             ).run(fed)

@@ -72,7 +72,7 @@ class Few:
         return f"(u32){column} < {self.places[1]}u"
 
     def of_model(self, **slots: str) -> str:
-        """Lines that move pointers to what is of a block's model: each to "x", "w" or "y", or so many elements."""
+        """Lines that move pointers to a block's model: each as x, w or y lies, or by so many elements."""
         if not self.is_many:
             return ""
         steps = {
@@ -453,9 +453,7 @@ def _cut(few: Few, call: ConvolutionNode, models: int) -> tuple[int, int]:
     return -(-rows // each), each
 
 
-def filters(
-    few: Few, call: ConvolutionNode, parts: int, models: int = 0
-) -> tuple[Launch, Launch]:
+def filters(few: Few, call: ConvolutionNode, parts: int, models: int = 0) -> tuple[Launch, Launch]:
     """The gradient for filters: parts, which are written to an address, and their sums."""
     blocks, each = _cut(few, call, models)
     first, count = FewFilters(few), max(models, 1)
