@@ -93,8 +93,9 @@ def fit_many(
         memory_limit: bytes that trainings may take where they run, beside the models' parameters and the
             data; None: most of what is free there. What each takes is known from its plan; where not all
             have room at the same time, others begin when some have ended. On a GPU parameters count as well,
-            and go to the host when a training has ended, as does what optimisers keep for a further `fit`.
-            Of several ranks each has this much.
+            and go to the host when a training has ended, as does what optimisers keep for a further `fit`;
+            as many models become one program as have room with the values of their batches. Of several
+            ranks each has this much.
         parallel: the ranks that share out the models. None: all of the job, or the workers that this is in;
             False: this process trains all of them; or a communicator of `md.comm`.
         verbose: whether to print how models are alike and how far they are; of several ranks the first does,

@@ -74,7 +74,7 @@ def _run_all(
             _make_even([course for member, _ in ready if (course := member.stacked) is not None])
             for device in dict.fromkeys(member.device for member, _ in ready):
                 own = [one for one in ready if one[0].device == device]
-                _run(own, rooms[device].left(active))
+                _run(own, rooms[device].left([one for one in active if one.device == device]))
         new.extendleft(reversed([member for member in active if member.waits]))
         active = [member for member in active if not member.is_done and not member.waits]
 

@@ -70,8 +70,8 @@ def network(seed: int, *between: Any, filters: int = 20, **given: Any) -> md.Mod
         layers.Flatten(),
         layers.Dense(CLASSES),
     ]
-    given = {"optimizer": optim.SGD(0.02 + 0.01 * seed, momentum=0.9)} | given
-    return md.Model(net, loss=given.pop("loss", "cross_entropy"), seed=seed, device="cuda", **given)
+    usual = {"optimizer": optim.SGD(0.02 + 0.01 * seed, momentum=0.9), "loss": "cross_entropy"}
+    return md.Model(net, seed=seed, **({**usual, "device": "cuda"} | given))
 
 
 def residual(seed: int) -> md.Model:
@@ -337,3 +337,16 @@ def test_programs_have_as_many_models_as_memory_has_room_for(
         monkeypatch.setattr(stacked_group, "_SHARE", 0)
         md.fit_many([network(k) for k in range(3)], X, Y, verbose=False, **GIVEN)
         assert not stacks
+
+
+@needs_compiler
+def test_each_device_has_its_own_room(stacks: list[tuple[int, bool]]) -> None:
+    with emulated_device(functions=FUSED_CONVOLUTIONS, devices=2):
+        models, alone = ([network(k, device=f"cuda:{k % 2}") for k in range(4)] for _ in range(2))
+        md.fit_many(models, X, Y, memory_limit=1 << 28, verbose=False, **GIVEN)
+        assert set(stacks) == {(2, True)}
+        for model in alone:
+            model.fit(X, Y, verbose=0, **GIVEN)
+        for one, other in zip(models, alone, strict=True):
+            for found, right in zip(one.values().values(), other.values().values(), strict=True):
+                np.testing.assert_allclose(np.asarray(found), np.asarray(right), atol=1e-5)
