@@ -1,7 +1,7 @@
 """Many networks with convolutions in one call on a GPU: in turns, as one program, and JAX's vmap.
 
 python -m benchmarks.gpu.many_convolutional [--cases lenet5,cifar,resnet20] [--models 8,32] [--steps 32]
-    [--epochs 2] [--turns 2] [--ways turns,calls,library,groups,jax] [--check]
+    [--epochs 2] [--turns 2] [--ways turns,calls,library,groups,jax] [--check] [--precision tf32]
 
 Ways are `turns` (each model an epoch, as before networks with convolutions became one program), `calls` (one
 program, a call of the library for each model, and kernels of our own where there are few channels), `library`
@@ -59,11 +59,11 @@ CASES = {
 }
 
 
-def network(case: Case, seed: int) -> md.Model:
+def network(case: Case, seed: int, precision: str) -> md.Model:
     """One of the models."""
     return case.build(
         case.shape, CLASSES, loss="cross_entropy", optimizer=md.optim.SGD(RATE, momentum=MOMENTUM),
-        seed=seed, device="cuda", precision="tf32",
+        seed=seed, device="cuda", precision=precision,
     )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def take(way: str, used: list[int]) -> None:
 
 def distance(case: Case, model: md.Model, alone: md.Model, seed: int) -> float:
     """How far parameters are apart, as a part of how far training moved them."""
-    first = network(case, seed).values()
+    first = network(case, seed, model.precision).values()
     each = zip(model.values().values(), alone.values().values(), first.values(), strict=True)
     arrays = [[np.asarray(a, np.float64) for a in three] for three in each]
     apart = sum(float(((a - b) ** 2).sum()) for a, b, _ in arrays)
@@ -105,7 +105,7 @@ def ours(way: str, case: Case, count: int, given: Any) -> tuple[float, float]:
     x, y = samples(case, given.steps)
     how: dict[str, Any] = {"batch_size": BATCH, "epochs": given.epochs}
     began = time.perf_counter()
-    models = [network(case, seed) for seed in range(count)]
+    models = [network(case, seed, given.precision) for seed in range(count)]
     md.fit_many(models, x, y, verbose=False, **how)
     spent = time.perf_counter() - began
     print(
@@ -114,7 +114,7 @@ def ours(way: str, case: Case, count: int, given: Any) -> tuple[float, float]:
     )
     if given.check:
         for seed in (0, count - 1):
-            alone = network(case, seed)
+            alone = network(case, seed, given.precision)
             alone.fit(x, y, verbose=0, **how)
             print(
                 f"  model {seed} alone: {distance(case, models[seed], alone, seed):.1e}", flush=True
@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--precision", default="tf32", help="of ours; JAX has TF32")
     given = parser.parse_args()
     rows = []
     for name in given.cases.split(","):
