@@ -13,6 +13,7 @@ from magmadnn.tensor import Operation, Tensor
 from magmadnn.tensor.operation import Feeds
 
 from .building.accumulation import Accumulation
+from .building.alike import Roots
 from .inputs import with_settings
 from .parts import Transform, checked_parts
 from .records import COUNT, Record, Setting, named, refuse_class, restore
@@ -46,7 +47,7 @@ class Optimizer(Record, ExplainsAttributes, ABC, family="optimiser"):
 
     def step(
         self,
-        loss: Operation,
+        loss: Operation | Roots,
         parameters: Sequence[Operation],
         *,
         outputs: Sequence[Operation] = (),

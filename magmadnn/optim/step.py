@@ -21,7 +21,7 @@ from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .building.accumulation import Accumulation
-from .building.alike import Known, known_of, later, noted, origin_of
+from .building.alike import Known, Roots, known_of, later, noted, origin_of
 from .building.loss_scaling import LossScale
 from .building.update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
 from .courses import Looked, StepCourse
@@ -50,7 +50,7 @@ class Step:
 
     Args:
         optimizer: the rule.
-        loss: a scalar Operation.
+        loss: a scalar Operation; or `Roots`, which stand for the outputs too.
         parameters: the variables that are trained.
         outputs: Operations whose values `run` gives after the loss.
         executor, precision, device: as for `md.Model`.
@@ -78,7 +78,11 @@ class Step:
         name, parts = type(optimizer).__name__, (*optimizer.parts(), *more)
         where = f"{name}.step"
         nodes = nodes_of_parameters(where, parameters)
-        roots = [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
+        roots: Sequence[Node] = (
+            loss
+            if isinstance(loss, Roots)
+            else [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
+        )
         self.optimizer = optimizer
         self._settings = Settings(optimizer, parts)
         held = {variable.node for variable in kept}
@@ -88,6 +92,7 @@ class Step:
         origin = known = None
         is_plain = self._scaling is None and accumulation is None and type(self) is Step
         if executor == "native" and is_plain:
+            roots = roots if isinstance(roots, Roots) else Roots.of(roots)
             origin = origin_of(roots, nodes, held, parts, (name, precision))
             known = None if origin is None else known_of(origin)
         update = self._updating(name, parts, roots, nodes, *around, known)

@@ -5,7 +5,7 @@ Sizes need not be known: `memory.py` lays a plan out once for each set of sizes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from magmadnn.backends.cpu.forks import cached_property
@@ -16,7 +16,7 @@ from magmadnn.compiler.regions.draft import Work as Work
 from magmadnn.compiler.regions.nonempty import Choice
 from magmadnn.graph.body import Body
 from magmadnn.graph.dim import Size
-from magmadnn.graph.node import VARIABLE, Node
+from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.program import Program
 
 from .arena import Arena
@@ -63,7 +63,31 @@ class NativePlan:
     def variables(self) -> list[Node]:
         """Variables that it reads or writes, in an order that is the same for plans that are alike."""
         read = [node for node in self.program.nodes() if node.op is VARIABLE]
-        return list(dict.fromkeys([*read, *(target for target, _ in self.program.updates)]))
+        return list(dict.fromkeys([*read, *self.changed]))
+
+    @cached_property
+    def changed(self) -> list[Node]:
+        """Variables that it writes."""
+        return [target for target, _ in self.program.updates]
+
+    @cached_property
+    def placeholders(self) -> list[Node]:
+        """What it reads of what is fed."""
+        return [node for node in self.program.nodes() if node.op is PLACEHOLDER]
+
+    @cached_property
+    def stores_all(self) -> bool:
+        """Whether outputs and new values lie in memory of their own, element by element."""
+        known = None if self.alike is None else self.alike.stores_all
+        if known is None:
+            known = (
+                all(map(self.is_stored, self.program.outputs))
+                and all(v in self.in_place or self.is_stored(v) for _, v in self.program.updates)
+                and all(target.op is VARIABLE for target in self.changed)
+            )
+            if self.alike is not None:
+                self.alike.stores_all = known
+        return known
 
     @cached_property
     def _stored(self) -> frozenset[Node]:
@@ -84,6 +108,40 @@ class NativePlan:
     def phase_count(self) -> int:
         """How many phases there are."""
         return max((work.phase for work in self.work), default=-1) + 1
+
+
+class LaterPlan(NativePlan):
+    """A plan that is alike one that was made before, and is made when somebody looks into it.
+
+    To lay tasks of the earlier one out for other variables, its leaves are enough.
+
+    Args:
+        make: makes it.
+        alike: as of `NativePlan`.
+        leaves: the placeholders and variables that it reads, and the variables that it writes.
+    """
+
+    def __init__(
+        self, make: Callable[[], NativePlan], alike: Alike, leaves: Sequence[list[Node]]
+    ) -> None:
+        placeholders, read, changed = leaves
+        variables = list(dict.fromkeys([*read, *changed]))
+        known = {"placeholders": placeholders, "variables": variables, "changed": changed}
+        self.__dict__.update(known, _make=make, alike=alike, verified=False)
+
+    @cached_property
+    def made(self) -> NativePlan:
+        """The plan as it was made."""
+        make: Callable[[], NativePlan] = self.__dict__["_make"]
+        return make()
+
+    def __getattr__(self, name: str) -> object:
+        if name in _LATER:
+            return getattr(self.made, name)
+        raise AttributeError(name)
+
+
+_LATER = frozenset("program work layouts in_place checked dump loops inside arenas".split())
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from magmadnn.compiler.collecting import uncollected
 from magmadnn.compiler.dump import Dump
@@ -31,12 +32,12 @@ from magmadnn.graph.drawing.diagram import to_svg
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import LaterProgram, Program
 
-from .built_alike.reuse import drafted
+from .built_alike.reuse import LaterDraft, drafted
 from .built_alike.sizes import planned
 from .diagram import diagram_of_plan
 from .listing import describe
 from .loop import loop_plan
-from .native_plan import LoopPlan, NativePlan
+from .native_plan import LaterPlan, LoopPlan, NativePlan
 from .parts_in_place import parts_placed
 
 Pass = Callable[[Draft], Draft]
@@ -145,7 +146,25 @@ def native_plan(
     dump = Dump("native")
     dump.add("given", program.__str__)
     run = functools.partial(_passed, check=check, dump=dump, rounding=rounding, libraries=libraries)
-    draft = drafted(program, run, (rounding, libraries), fill=not dump.is_wanted)
+    found = drafted(program, run, (rounding, libraries), fill=not dump.is_wanted)
+    how = {"check": check, "rounding": rounding, "libraries": libraries}
+
+    def planned(draft: Draft) -> NativePlan:
+        return _plan_of(program, draft, dump, how)
+
+    if not isinstance(found, LaterDraft):
+        return planned(found)
+    if check or dump.is_wanted or not isinstance(program, LaterProgram):
+        return planned(found.made())
+    leaves = found.placeholders, found.variables, found.changed
+    return LaterPlan(lambda: planned(found.made()), found.alike, leaves)
+
+
+def _plan_of(
+    program: Program, draft: Draft, dump: Dump, how: Mapping[str, Any]
+) -> NativePlan:
+    """The plan of a program of which the passes have made a draft; `how`: as `native_plan` takes it."""
+    check: bool = how["check"]
     if check:
         verify_draft(draft, name="drafted")
     checked = None if draft.alike is None else draft.alike.checked
@@ -163,10 +182,7 @@ def native_plan(
         dump,
         check,
         () if isinstance(program, LaterProgram) else open_choices(program),
-        _loops(
-            draft,
-            functools.partial(native_plan, check=check, rounding=rounding, libraries=libraries),
-        ),
+        _loops(draft, functools.partial(native_plan, **how)),
         parts_placed(draft),
         alike=draft.alike,
     )

@@ -83,6 +83,7 @@ class Alike:
     Attributes:
         places: where values lie in memory, for sizes that were asked for lately.
         checked: the phase before which all outputs are computed; None where nobody has found out yet.
+        stores_all: whether their plans store outputs and new values; None where nobody has found out yet.
         memory: bytes of each kind that a run takes, likewise; see `runtime.step_memory`.
         has_others: whether more than one program has come, or will: what they could copy is worth making.
     """
@@ -90,6 +91,7 @@ class Alike:
     def __init__(self) -> None:
         self.has_others = False
         self.checked: int | None = None
+        self.stores_all: bool | None = None
         self.places: dict[Sizes, Places] = {}
         self.memory: dict[Sizes, tuple[int, ...]] = {}
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import overload
 
-from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.backends.cpu.forks import ProcessLock, cached_property
 from magmadnn.compiler.plan.built_alike.look import LONGEST, NotComparedError, plain, structure_of
 from magmadnn.compiler.regions.nonempty import open_choices
 from magmadnn.graph.node import Node, scopes
@@ -37,6 +38,67 @@ class Like:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Like) and self._key == other._key)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a loss and further outputs look like.
+
+    Attributes:
+        like: equal for those that are built alike but for sizes.
+        sizes: theirs.
+        leaves: their variables and placeholders.
+        ops: theirs.
+    """
+
+    like: Like
+    sizes: tuple[int, ...]
+    leaves: tuple[Node, ...]
+    ops: tuple[object, ...]
+
+    @classmethod
+    def of(cls, roots: Sequence[Node]) -> Look | None:
+        """That of these nodes; None where something cannot be compared."""
+        program = Program(tuple(roots))
+        try:
+            structure = structure_of(program, names=True)
+        except NotComparedError:
+            return None
+        ops = tuple(dict.fromkeys(node.op for node in program.nodes()))
+        return cls(Like(structure.key), structure.sizes, program.leaves, ops)
+
+
+class Roots(Sequence[Node]):
+    """The nodes of a loss and further outputs, which are made when somebody looks into them.
+
+    Args:
+        make: gives their nodes.
+        look: of these; None where they cannot be compared.
+    """
+
+    def __init__(self, make: Callable[[], Sequence[Node]], look: Look | None) -> None:
+        self._make, self.look = make, look
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> Roots:
+        """Those that are made already."""
+        return cls(lambda: nodes, Look.of(nodes))
+
+    @cached_property
+    def _nodes(self) -> Sequence[Node]:
+        return self._make()
+
+    @overload
+    def __getitem__(self, place: int) -> Node: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Node]: ...
+
+    def __getitem__(self, place: int | slice) -> Node | Sequence[Node]:
+        return self._nodes[place]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
 
 @dataclass(frozen=True)
@@ -77,7 +139,7 @@ _lock = ProcessLock()
 
 
 def origin_of(
-    roots: Sequence[Node],
+    roots: Roots,
     parameters: Sequence[Node],
     kept: Collection[Node],
     parts: Sequence[Transform],
@@ -92,22 +154,20 @@ def origin_of(
         parts: of the optimiser.
         more: what else the program depends on.
     """
-    if not all(type(part).__module__.startswith(_OWN) for part in parts):
+    look = roots.look
+    if look is None or not all(type(part).__module__.startswith(_OWN) for part in parts):
         return None
-    program = Program(tuple(roots))
     try:
-        structure = structure_of(program, names=True)
         rules = tuple(map(_rule, parts))
     except NotComparedError:
         return None
-    numbers = {node: number for number, node in enumerate(program.leaves)}
+    numbers = {node: number for number, node in enumerate(look.leaves)}
     if any(node not in numbers for node in (*parameters, *kept)):
         return None
     trained = tuple(numbers[n] for n in parameters)
     held = tuple(sorted(numbers[n] for n in kept))
-    like = Like((structure.key, trained, held, rules, tuple(more), tuple(map(str, scopes()))))
-    ops = tuple(dict.fromkeys(node.op for node in program.nodes()))
-    return Origin(like, structure.sizes, program.leaves, ops)
+    like = Like((look.like, trained, held, rules, tuple(more), tuple(map(str, scopes()))))
+    return Origin(like, look.sizes, look.leaves, look.ops)
 
 
 def _rule(part: Transform) -> Hashable:

@@ -398,11 +398,6 @@ class NativeRunner:
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self._last: tuple[Mapping[str, int], int, Instance] | None = None
 
-    @cached_property
-    def leaves(self) -> tuple[Node, ...]:
-        """Placeholders, variables and constants of the program."""
-        return tuple(n for n in self.plan.program.nodes() if not isinstance(n.op, Op))
-
     def memory_moves(self, memory: MemoryManager) -> None:
         """Keep no layout with a variable whose memory is given back."""
         if self._kept and any(one is memory for one in memories_of(self.plan.variables)):
@@ -412,15 +407,7 @@ class NativeRunner:
     @cached_property
     def runs_alone(self) -> bool:
         """Whether new values and outputs lie in memory of their own, and variables where kernels see them."""
-        plan = self.plan
-        variables = {n for n in self.leaves if n.op is VARIABLE}
-        variables.update(target for target, _ in plan.program.updates)
-        return (
-            all(map(plan.is_stored, plan.program.outputs))
-            and all(v in plan.in_place or plan.is_stored(v) for _, v in plan.program.updates)
-            and all(target.op is VARIABLE for target, _ in plan.program.updates)
-            and all(map(is_plain, variables))
-        )
+        return self.plan.stores_all and all(map(is_plain, self.plan.variables))
 
     def kept(self, key: Any, make: Callable[[], Layout]) -> Layout:
         """What `make` gave for this key; the last of them are kept, as each holds memory and threads."""

@@ -230,5 +230,15 @@ def evaluation_of(model: Model, source: Source) -> tuple[Objective, Executable]:
             objective = made[1]  # that of training: losses and metrics of targets that look alike
         else:
             objective = Objective(model, sample.targets, sample.weights)
-        model._evaluation = (key, objective, model._executable(objective.outputs))
+        model._evaluation = (key, objective, _evaluating(model, objective))
     return model._evaluation[1:]
+
+
+def _evaluating(model: Model, objective: Objective) -> Executable:
+    """What computes losses and metrics."""
+    program = objective.evaluating(model.precision)
+    if program is None:
+        return model._executable(objective.outputs)
+    return Executable(
+        program, executor=model.executor, precision=model.precision, device=model.device
+    )

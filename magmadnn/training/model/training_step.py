@@ -108,9 +108,11 @@ def training_step(
                 model, objective, parallel, accumulate, kept=kept, more=more, **way
             )
         else:
+            is_own = type(model._given).step is not Optimizer.step  # which wants operations
+            loss = objective.loss if is_own else objective.roots
             step = model._given.step(
-                objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more,
-                accumulation=_accumulation(model, objective, accumulate), **way,
+                loss, model.parameters(), outputs=objective.sums if is_own else (), kept=kept,
+                more=more, accumulation=_accumulation(model, objective, accumulate), **way,
             )  # fmt: skip
         if (carried := carried_from(model)) is not None:
             known = step.settings.keys()

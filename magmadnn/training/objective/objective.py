@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import DataError, ShapeError
+from magmadnn.graph.node import Node, scoped, scopes
+from magmadnn.graph.program import Program
 from magmadnn.graph.spec import is_floating
 from magmadnn.losses import Loss
 from magmadnn.metrics.metric import ratio
 from magmadnn.metrics.operands import ones
+from magmadnn.optim.building.alike import Look, Roots
 from magmadnn.tensor import Operation, Placeholder, placeholder
 
+from .forms import evaluating, form_of, known_of, note
 from .heads import check_columns, heads_of
 from .measured import Measured
 
@@ -27,6 +33,22 @@ if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """What an objective computes.
+
+    Attributes:
+        loss, sums: as of `Objective`.
+        divisor: of the first output's loss.
+        is_divided: whether one has any.
+    """
+
+    loss: Operation
+    sums: list[Operation]
+    divisor: Any
+    is_divided: bool
 
 
 class Objective:
@@ -57,51 +79,111 @@ class Objective:
         self.inputs: list[Placeholder] = list(model.inputs)
         if len(targets) != len(heads):
             raise DataError(f"fit: the model has {len(heads)} outputs, got {len(targets)} targets")
-        self.targets: list[Placeholder] = []
+        several, units = len(heads) > 1, model.units
+        self.targets: list[Placeholder] = [
+            _target(k, head.output, target, several)
+            for k, (head, target) in enumerate(zip(heads, targets, strict=True))
+        ]
         shape = () if weights is None else (None, *weights.shape[1:])
         self.weights = placeholder("sample_weight", shape) if shape else None
-        self.metrics: list[Measured] = []
+        self.metrics: list[Measured] = [
+            Measured(column, metric, units) for h in heads for column, metric in h.metrics.items()
+        ]
+        self._heads, self._penalties, self._outer = heads, model.penalties(), scopes()
+        self._augmentation = augmentation
+        self._form = self._known = None
+        if augmentation is None:
+            fed = [p.node for p in (*self.targets, self.weights) if p is not None]
+            penalties = [p.node for p in self._penalties]
+            self._form = form_of(heads, penalties, fed, bool(shape), self.metrics, units)
+            self._known = None if self._form is None else known_of(self._form)
+        self._is_first = self._known is None
+        if self._is_first:
+            graph = self._graph
+            check_columns([c for m in self.metrics for c in m.columns])
+            self._is_divided = graph.is_divided
+            self._look = None if self._form is None else Look.of(self._nodes())
+            if self._form is not None and self._look is not None:
+                self._known = note(self._form, self._look, graph.is_divided)
+        else:
+            assert self._form is not None and self._known is not None
+            self._is_divided = self._known.is_divided
+            self._look = self._known.look_of(self._form)
+        if augmentation is not None:
+            self.inputs.append(augmentation.drawn)
+
+    @cached_property
+    def _losses(self) -> list[tuple[str | None, float]]:
+        """Column and weight of each pair at the beginning of `sums`."""
+        if len(self._heads) == 1 and not self._is_divided:
+            return []
+        penalty: list[tuple[str | None, float]] = [(None, 1.0)] if self._penalties else []
+        return [*((head.column, head.weight) for head in self._heads), *penalty]
+
+    @cached_property
+    def _graph(self) -> _Graph:
+        """Loss and sums, made in the scopes that the objective was asked for in."""
+        with scoped(self._outer):
+            return self._made()
+
+    def _made(self) -> _Graph:
+        heads, metrics = self._heads, iter(self.metrics)
         losses, divisors, sums = [], [], []
-        for k, (head, target) in enumerate(zip(heads, targets, strict=True)):
-            fed = _target(k, head.output, target, len(heads) > 1)
-            self.targets.append(fed)
+        for k, (head, fed) in enumerate(zip(heads, self.targets, strict=True)):
             own = self._weights_of(k)
             losses.append(_scalar(head.loss, head.output, fed, own))
             divisors.append(head.loss.divisor(head.output, fed))
-            for column, metric in head.metrics.items():
-                measured = Measured(column, metric, model.units)
-                self.metrics.append(measured)
+            for measured, _ in zip(metrics, head.metrics):
                 sums += measured.sums(head.output, fed, own)
-        check_columns([c for m in self.metrics for c in m.columns])
         parts = [_times(h.weight, loss) for h, loss in zip(heads, losses, strict=True)]
-        self.loss: Operation = sum(parts[1:], parts[0])
-        penalty = _added(model.penalties())
+        total: Operation = sum(parts[1:], parts[0])
+        penalty = _added(self._penalties)
         if penalty is not None:
-            self.loss = self.loss + penalty
-        self._losses: list[tuple[str | None, float]] = []  # column and weight of each pair
+            total = total + penalty
+        is_divided = any(divisor is not None for divisor in divisors)
         pairs = []
-        if len(heads) > 1 or any(divisor is not None for divisor in divisors):
-            self._losses = [(h.column, h.weight) for h in heads]
+        if len(heads) > 1 or is_divided:
             pairs = [
                 self._pair(loss, self._weights_of(k), divisor)
                 for k, (loss, divisor) in enumerate(zip(losses, divisors, strict=True))
             ]
             if penalty is not None:
-                self._losses.append((None, 1.0))
                 pairs.append(self._pair(penalty, None if self._has_own_weights else self.weights))
-        self.sums: list[Operation] = [*pairs, *sums]
-        if augmentation is not None:
-            self.inputs.append(augmentation.drawn)
-            self.loss, *self.sums = augmentation.within([self.loss, *self.sums])
-        apart = any(divisor is not None for divisor in divisors) or self._has_own_weights
-        self._divisor, self._are_apart = divisors[0], len(heads) > 1 and apart
+        found = [total, *pairs, *sums]
+        if self._augmentation is not None:
+            found = self._augmentation.within(found)
+        return _Graph(found[0], found[1:], divisors[0], is_divided)
+
+    def _nodes(self) -> list[Node]:
+        return [output.node for output in self.outputs]
+
+    @property
+    def loss(self) -> Operation:
+        """See the class."""
+        return self._graph.loss
+
+    @property
+    def sums(self) -> list[Operation]:
+        """See the class."""
+        return self._graph.sums
+
+    @property
+    def roots(self) -> Roots:
+        """Loss and sums for a step, which makes them only where it is not built like an earlier one."""
+        return Roots(self._nodes, self._look)
+
+    def evaluating(self, precision: str) -> Program | None:
+        """The program that computes the loss and the sums; None where it has to be made of these."""
+        if self._form is None or self._known is None:
+            return None
+        return evaluating(self._form, self._known, self._nodes, precision, self._is_first)
 
     @property
     def mass(self) -> Operation | None:
         """What the loss of a batch was divided by, in float64; None where outputs' losses differ in that."""
-        if self._are_apart:
+        if len(self._heads) > 1 and (self._is_divided or self._has_own_weights):
             return None
-        return self._mass(self.weights, self._divisor)
+        return self._mass(self.weights, self._graph.divisor)
 
     @property
     def rows(self) -> Operation:

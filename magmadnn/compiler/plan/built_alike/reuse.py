@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.backends.cpu.forks import ProcessLock, cached_property
 from magmadnn.compiler.regions.draft import Alike, Draft
-from magmadnn.graph.node import Node
+from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.program import LaterProgram, Program
 
 from .copied import named, over_leaves
@@ -38,6 +38,59 @@ class _Template:
     ops: tuple[object, ...]
     alike: Alike
 
+    @cached_property
+    def read(self) -> list[int]:
+        """Numbers of the leaves that the draft's program reads, in its order."""
+        kinds, numbers = (PLACEHOLDER, VARIABLE), self._numbers
+        return [numbers[node] for node in self.draft.program.nodes() if node.op in kinds]
+
+    @cached_property
+    def written(self) -> list[int]:
+        """Numbers of those that it writes."""
+        return [self._numbers[target] for target, _ in self.draft.program.updates]
+
+    @property
+    def _numbers(self) -> dict[Node, int]:
+        return {leaf: number for number, leaf in enumerate(self.leaves)}
+
+
+@dataclass(frozen=True)
+class LaterDraft:
+    """A draft that is copied when somebody looks into it.
+
+    Attributes:
+        template: what it is copied from.
+        leaves: those of the program that it is of.
+    """
+
+    template: _Template
+    leaves: tuple[Node, ...]
+
+    @property
+    def alike(self) -> Alike:
+        """What all drafts from the template are known by."""
+        return self.template.alike
+
+    def made(self) -> Draft:
+        """The copy."""
+        new = dict(zip(self.template.leaves, self.leaves, strict=True))
+        return replace(over_leaves(self.template.draft, new), alike=self.alike)
+
+    @property
+    def placeholders(self) -> list[Node]:
+        """What the copy's program reads of what is fed."""
+        return [self.leaves[k] for k in self.template.read if self.leaves[k].op is PLACEHOLDER]
+
+    @property
+    def variables(self) -> list[Node]:
+        """Variables that it reads."""
+        return [self.leaves[k] for k in self.template.read if self.leaves[k].op is VARIABLE]
+
+    @property
+    def changed(self) -> list[Node]:
+        """Variables that it writes."""
+        return [self.leaves[k] for k in self.template.written]
+
 
 _templates: OrderedDict[Hashable, _Template] = OrderedDict()
 _alike: OrderedDict[Hashable, Alike] = OrderedDict()  # of drafts that were filled in
@@ -46,7 +99,7 @@ _lock = ProcessLock()
 
 def drafted(
     program: Program, run: Callable[[Program], Draft], way: Hashable, *, fill: bool = True
-) -> Draft:
+) -> Draft | LaterDraft:
     """What `run` makes of a program: run, or a copy of what it made of one that was built alike.
 
     Args:
@@ -77,8 +130,7 @@ def drafted(
     leaves = program.leaves
     if found is not None:
         found.alike.has_others = True
-        made = over_leaves(found.draft, dict(zip(found.leaves, leaves, strict=True)))
-        return replace(made, alike=found.alike)
+        return LaterDraft(found, leaves)
     draft = replace(run(program), alike=Alike())
     assert draft.alike is not None
     bare = {node: _bare(node) for node in leaves}

@@ -38,7 +38,7 @@ class Course:
 
     def __init__(self, wanted: Sequence[Wanted], training: int) -> None:
         plans = [w.runner.plan for w in wanted]
-        changed = [variable_memory(target) for target, _ in plans[0].program.updates]
+        changed = list(map(variable_memory, plans[0].changed))
         self.sizes = dict(wanted[0].sizes)
         self._wanted = [w.runner for w in wanted]  # as long as they live, no other has their id
         for plan in plans:

@@ -198,6 +198,6 @@ def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequen
     fed = {*data, *settings}
     return (
         runner.runs_alone
-        and all(n in fed for n in runner.leaves if n.op is PLACEHOLDER)
+        and all(n in fed for n in runner.plan.placeholders)
         and all(s.dtype.name in DTYPES and s.flags.c_contiguous and s.size for s in data.values())
     )
