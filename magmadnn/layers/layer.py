@@ -17,7 +17,7 @@ an Operation; nothing is computed. Every class is abstract or final; to change o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, fields
 from functools import lru_cache
@@ -290,10 +290,10 @@ class Layer(ExplainsAttributes):
     @property
     def layers(self) -> list[Layer]:
         """The layers that this one is made of: those in its settings, then those that build made."""
-        values = {part.name: getattr(self, part.name) for part in self.settings()} | vars(self)
-        values.pop("_parent", None)
-        inner = [v for v in values.values() if isinstance(v, (Layer, list, tuple, dict))]
-        return list(dict.fromkeys(_layers_in(inner)))
+        own, names = vars(self), [part.name for part in self.settings()]
+        values = [own[n] if n in own else getattr(self, n) for n in names]
+        values += [v for n, v in own.items() if n not in names and n != "_parent"]
+        return list(dict.fromkeys(_layers_in(values)))
 
     def parameters(self) -> Iterator[Parameter]:
         """Everything that the layer keeps, its own before that of its parts, in order of making."""
@@ -331,14 +331,21 @@ def _signature_of_bound(function: Callable[..., Any]) -> Signature:
     return signature(MethodType(function, Layer))
 
 
-def _layers_in(value: Any) -> list[Layer]:
-    if isinstance(value, Layer):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [layer for item in value for layer in _layers_in(item)]
-    if isinstance(value, dict):
-        return [layer for item in value.values() for layer in _layers_in(item)]
-    return []
+_ATOMS = frozenset((bool, int, float, str, type(None), np.dtype))  # what most settings are
+
+
+def _layers_in(values: Iterable[Any]) -> list[Layer]:
+    found: list[Layer] = []
+    for value in values:
+        if type(value) in _ATOMS:
+            continue
+        if isinstance(value, Layer):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _layers_in(value)
+        elif isinstance(value, dict):
+            found += _layers_in(value.values())
+    return found
 
 
 def check_closed(layer: Layer, result: Node, inputs: Sequence[Node]) -> None:

@@ -25,11 +25,13 @@ _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _KEY_STEPS = np.array(
     [[0x9E3779B9], [0xBB67AE85]], np.uint64
 )  # golden ratio and sqrt(3) - 1, as 32-bit fractions
+_NUMBERS = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None]  # of rounds
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _SHORT = 1 << 14  # rows whose order is kept
 _PART = 1 << 16  # normal numbers that a thread draws at a time
 _THREADS = 8
+_FEW = 3  # blocks of four that Python's integers work on
 _BLOCK = 1 << 14  # blocks of four worked on at a time, so that the temporaries stay in cache
 
 # Random bits of a number, where one word of 32 has enough of them.
@@ -42,15 +44,27 @@ def philox_4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np
     """The ten rounds: counter words [4, n] (each below 2**32) and a key of two words -> words [4, n]."""
     even, odd = counter[::2].copy(), counter[1::2].copy()  # words 0 and 2, words 1 and 3
     products, high = np.empty_like(even), np.empty_like(even)
-    keys = np.array([[key[0]], [key[1]]], np.uint64)
-    for _ in range(_ROUNDS):
+    first = np.array([[key[0]], [key[1]]], np.uint64)
+    for keys in (first + _KEY_STEPS * _NUMBERS) & _LOW:  # those of each round, [2, 1]
         np.multiply(even, _MULTIPLIERS, out=products)
         np.right_shift(products, _HALF, out=high)
         np.bitwise_xor(high[::-1], odd, out=even)
         np.bitwise_xor(even, keys, out=even)
         np.bitwise_and(products[::-1], _LOW, out=odd)
-        keys = (keys + _KEY_STEPS) & _LOW
     return np.stack([even[0], odd[0], even[1], odd[1]])
+
+
+def _words_of(block: int, stream: int, key: tuple[int, int]) -> list[int]:
+    """The words of one block, by Python's integers: they take less time than arrays of one element."""
+    mask, (first, second), (step, other) = 0xFFFFFFFF, key, _KEY_STEPS[:, 0].tolist()
+    times, by = _MULTIPLIERS[:, 0].tolist()
+    a, b = block & mask, block >> 32 & mask
+    c, d = stream & mask, stream >> 32 & mask
+    for _ in range(_ROUNDS):
+        one, two = a * times, c * by
+        a, b, c, d = two >> 32 ^ b ^ first, two & mask, one >> 32 ^ d ^ second, one & mask
+        first, second = first + step & mask, second + other & mask
+    return [a, b, c, d]
 
 
 def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
@@ -62,9 +76,12 @@ def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
         count: how many elements.
         start: index of the first element.
     """
-    out = np.empty(count, np.uint32)
     key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
     first, last = start // 4, -(-(start + count) // 4)
+    if last - first <= _FEW:
+        words = [word for block in range(first, last) for word in _words_of(block, stream, key)]
+        return np.array(words[start - 4 * first :][:count], np.uint32)
+    out = np.empty(count, np.uint32)
     for low in range(first, last, _BLOCK):
         block = np.arange(low, min(low + _BLOCK, last), dtype=np.uint64)
         high = (

@@ -120,16 +120,17 @@ def _can_convert_there(dtype: np.dtype[Any], to: np.dtype[Any]) -> bool:
 
 def _bind_shape(node: Node, array: Array, sizes: dict[str, int], givers: dict[str, str]) -> None:
     """Check the axes of known size; note and compare the sizes of symbols."""
-    whole = f"expected {shape_text(node.shape)}, got {shape_text(array.shape)}"
     if array.ndim != node.ndim:
         raise ShapeError(
-            f"placeholder {node.name}: expected {axes_text(node.ndim)}, got {array.ndim}: {whole}"
+            f"placeholder {node.name}: expected {axes_text(node.ndim)}, got {array.ndim}: "
+            f"{_whole(node, array)}"
         )
     for axis, (expected, got) in enumerate(zip(node.shape, array.shape, strict=True)):
         if not isinstance(expected, Dim):
             if expected != got:
                 raise ShapeError(
-                    f"placeholder {node.name}: axis {axis} must be {expected}, got {got}: {whole}"
+                    f"placeholder {node.name}: axis {axis} must be {expected}, got {got}: "
+                    f"{_whole(node, array)}"
                 )
         elif expected.is_symbol:
             symbol = str(expected)
@@ -139,6 +140,10 @@ def _bind_shape(node: Node, array: Array, sizes: dict[str, int], givers: dict[st
                     f"but {sizes[symbol]} in {givers[symbol]}; make them equal"
                 )
             givers.setdefault(symbol, str(node.name))
+
+
+def _whole(node: Node, array: Array) -> str:
+    return f"expected {shape_text(node.shape)}, got {shape_text(array.shape)}"
 
 
 def _check_composed(node: Node, array: Array, sizes: Mapping[str, int]) -> None:

@@ -18,8 +18,11 @@ Array = NDArray[Any]
 
 def filled(values: Array, kind: Kind, device: int) -> MemoryManager:
     """New memory that holds `values`, from the pool of its kind."""
-    memory = MemoryManager(values.size, values.dtype, kind, device)
-    memory.copy_from(values)
+    memory = MemoryManager.of(values.size, values.dtype, kind, device)
+    if kind in (Kind.HOST, Kind.MANAGED):  # nobody has seen it, and the host has its bytes
+        memory.frame().reshape(values.shape)[...] = values
+    else:
+        memory.copy_from(values)
     return memory
 
 

@@ -13,7 +13,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 
-from .images import Image, image_of, keep_image, kept_image
+from .images import Image, addressed, image_of, keep_image, kept_image
 from .tasks import Patch, Tasks
 
 _LEAVES = (VARIABLE, PLACEHOLDER)
@@ -49,7 +49,8 @@ class CopiedTasks:
     ) -> None:
         self._faults = np.zeros(1, np.int64)
         fed, memory = _own(plan, arena, arrays, self._faults)
-        over = [None if image is None else image.over(memory) for image in template.images]
+        pieces = list(map(addressed, memory))
+        over = [None if image is None else image.over(pieces) for image in template.images]
         self.tables: list[Table | None] = [None if made is None else made[0] for made in over]
         self.useful_threads, self.scratch_bytes = template.useful_threads, template.scratch_bytes
         self.patches: list[Patch] = []

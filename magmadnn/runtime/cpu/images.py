@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.backends.cpu.host import ALIGNMENT
 from magmadnn.compiler.llvm.driver.driver import Table, Task, table_of
-from magmadnn.compiler.llvm.kernel import Loaded
+from magmadnn.compiler.llvm.kernel import Loaded, scratch
 from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.op import Array
 
@@ -30,7 +31,29 @@ _LEAST_ADDRESS = 1 << 32  # sizes and strides are smaller
 _ARGUMENTS = 1  # place in a line of the table
 _WORD = 8  # bytes
 
+_SMALL = 1 << 16  # bytes
+
 Words = NDArray[np.int64]
+Piece = tuple[Array, int]  # a piece of memory, and its address
+
+
+def addressed(array: Array) -> Piece:
+    """A piece of memory."""
+    return array, array.ctypes.data
+
+
+def pieces_of(sizes: Sequence[int]) -> list[Piece]:
+    """Pieces of new memory, of zeros; small ones lie in one block."""
+    small = [-(-size // ALIGNMENT) * ALIGNMENT if size <= _SMALL else 0 for size in sizes]
+    block, at, found = scratch(sum(small)), 0, list[Piece]()
+    start = block.ctypes.data
+    for size, taken in zip(sizes, small, strict=True):
+        if size > _SMALL:
+            found.append(addressed(scratch(size)))
+        else:
+            found.append((block[at : at + size], start + at))
+            at += taken
+    return found
 
 
 class Image:
@@ -58,9 +81,9 @@ class Image:
         self.starts = _starts(tasks)
         self._shared = [*shared, *(task.kernel for task in tasks)]
 
-    def over(self, memory: Sequence[Array]) -> tuple[Table, Words]:
+    def over(self, memory: Sequence[Piece]) -> tuple[Table, Words]:
         """The tasks as a table over such pieces of memory as the first had; and their words."""
-        bases = np.array([array.ctypes.data for array in memory], np.int64)
+        bases = np.array([address for _, address in memory], np.int64)
         words = self._words.copy()
         words[self._own] = bases[self._regions] + self._offsets
         lines = self._lines.copy()

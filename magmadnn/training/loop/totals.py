@@ -79,6 +79,37 @@ class Totals:
         self.sums = [np.asarray(s, np.float64) for s in state["sums"]]
 
 
+def totals_of_epochs(
+    objective: Objective, epochs: int, parts: Sequence[tuple[int, Array, Sequence[Array]]]
+) -> list[Totals]:
+    """The totals of whole epochs, in which all weights are 1: the same bits as `Totals.add_all` of each.
+
+    Args:
+        objective: what was computed.
+        epochs: how many.
+        parts: of an epoch, in their order: rows of a batch, losses and sums of the batches of all epochs.
+    """
+    each = [(rows, loss, sums) for rows, loss, sums in parts if len(loss)]
+    count = sum(rows * (len(loss) // epochs) for rows, loss, _ in each)
+    losses = _totals(epochs, [loss.astype(np.float64) * float(rows) for rows, loss, _ in each])
+    sums = [_totals(epochs, own) for own in zip(*(sums for *_, sums in each), strict=True)]
+    found = []
+    for epoch, loss in enumerate(losses.tolist()):
+        totals = Totals(objective)
+        totals.rows, totals.weight, totals.loss = count, float(count), loss
+        totals.sums = [own[epoch] for own in sums]
+        found.append(totals)
+    return found
+
+
+def _totals(epochs: int, terms: Sequence[Array]) -> Array:
+    """For each epoch 0 + the terms of the first part + those of the second one, from the left."""
+    by_epoch = [part.reshape(epochs, len(part) // epochs, *part.shape[1:]) for part in terms]
+    start = np.zeros((epochs, 1, *terms[0].shape[1:]))
+    last: Array = np.add.accumulate(np.concatenate([start, *by_epoch], axis=1), axis=1)[:, -1]
+    return last
+
+
 def _added(start: Any, terms: Array) -> Any:
     """start + terms[0] + terms[1] + ..., from the left."""
     return np.add.accumulate(np.concatenate([np.asarray(start, np.float64)[None], terms]))[-1]

@@ -11,6 +11,7 @@ from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.model import Model
+from magmadnn.training.model.raw_data import SharedData
 
 from .given import Rows, is_plain, sent, taken
 from .members import Member
@@ -19,6 +20,7 @@ from .scheduler import run_all
 from .told import Told
 
 _WHAT = "fit_many"
+_OWN = f"{__name__.split('.', maxsplit=1)[0]}."
 _KEPT = 256  # models at most, of which what is compiled stays for a further call,
 _KEPT_ON_DEVICES = 4096  # and of those on a device, which have 0.2 MB each
 
@@ -129,6 +131,7 @@ class _Data:
     def __init__(self, x: Any, y: Any, sample_weight: Any, validation_data: Any) -> None:
         self.x, self.y, self.sample_weight = x, y, sample_weight
         self.validation_data = validation_data
+        self._shared = SharedData()
         self._there: dict[int | None, tuple[Any, Any, Any]] = {}  # by device
 
     def training(
@@ -142,10 +145,17 @@ class _Data:
         shared = rows is not None and self._can_share(model, options)
         if rows is not None and not shared:
             x, y, weights = (taken(part, rows) for part in (self.x, self.y, weights))
+        if rows is None and held is None and self._can_prepare_once(model, options):
+            options = {**options, "shared": self._shared}
         return model._training(
             x, y, sample_weight=weights, validation_data=validation,
             rows=rows if shared else None, **options,
         )  # fmt: skip
+
+    @staticmethod
+    def _can_prepare_once(model: Model, options: Mapping[str, Any]) -> bool:
+        """Whether models of equal preparations find it done: nobody's callback may write to the data."""
+        return model.preparation is not None and all(map(_is_own, options["callbacks"]))
 
     def _on(self, device: int | None) -> tuple[Any, Any, Any]:
         """x, y and what is validated: arrays as copies on a device, which all models there read."""
@@ -159,3 +169,9 @@ class _Data:
         plain = is_plain(self.x, self.y, self.sample_weight)
         alone = options["class_weight"] is None and options["augment"] is None
         return plain and alone and model.preparation is None
+
+
+def _is_own(callback: Callback) -> bool:
+    """Whether a callback runs nothing of the user's."""
+    own = type(callback).__module__.startswith(_OWN)
+    return own and not any(map(callable, vars(callback).values()))

@@ -20,7 +20,7 @@ from magmadnn.runtime.agreement import agreement
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.sources import ArraySource
-from magmadnn.training.loop.totals import Totals, data_for
+from magmadnn.training.loop.totals import Totals, data_for, totals_of_epochs
 from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.fitting import Validation, evaluation_of
 from magmadnn.training.objective.objective import Objective
@@ -161,7 +161,7 @@ class FitCourse:
             self._is_begun = True
             if not fit.goes_further:
                 return None
-        each = fit.step.batch_seconds.get(self._size, self._guessed)
+        each = fit.step.batch_seconds.get(self._size) or self._guessed
         batches = min(max(int(seconds / each), 1), StepCourse.longest)
         self.most = batches, self._most_epochs
         self.point(*self.most)
@@ -294,13 +294,20 @@ class FitCourse:
         seconds = ticks / tick_rate() / epochs
         fit.step.batch_seconds[self._size] = max(seconds / max(steps, 1), 1e-7)
         trained, seen = found[: len(self._sizes)], found[len(self._sizes) :]
+        ready = self._ready(piece, trained) if piece.epochs > 1 else None
+        looked = self._looked_at(seen, evaluated, epochs) if any(evaluated) else None
         for epoch in range(epochs):
-            self._add(piece, trained, epoch)
+            if ready is None:
+                self._add(piece, trained, epoch)
+            else:
+                fit.totals, fit.last_loss = ready[epoch]
+                fit.batch += steps
+                fit.steps += steps
             fit.seconds += seconds
             fit.call("on_batch_end")
             if fit.stopped is not None or fit.batch < sum(self._batches):
                 return
-            results = self._results(seen, evaluated, epoch) if any(evaluated) else None
+            results = None if looked is None else looked[epoch].results()
             fit.finish_epoch(results, piece.steps + (epoch + 1) * steps if piece.epochs else None)
             self._is_begun = False
             if epoch + 1 < epochs:
@@ -324,18 +331,37 @@ class FitCourse:
             fit.batch += count
             fit.steps += count
 
-    def _results(
-        self, seen: Sequence[Sequence[Array]], counts: Sequence[int], epoch: int
-    ) -> dict[str, Any]:
-        """Losses and metrics of what was evaluated after an epoch."""
+    def _ready(
+        self, piece: _Next, trained: Sequence[Sequence[Array]]
+    ) -> list[tuple[Totals, float]] | None:
+        """The totals of whole epochs, and the last loss of each; None where samples have weights."""
+        if self._source.arrays[2]:
+            return None
+        parts = [
+            (size, losses, sums)
+            for size, (losses, *sums) in zip(self._sizes, trained, strict=True)
+        ]
+        last = parts[-1][1].reshape(piece.epochs, -1)[:, -1].tolist()
+        totals = totals_of_epochs(self.fit.objective, piece.epochs, parts)
+        return list(zip(totals, last, strict=True))
+
+    def _looked_at(
+        self, seen: Sequence[Sequence[Array]], counts: Sequence[int], epochs: int
+    ) -> list[Totals]:
+        """What was evaluated after each epoch."""
         evaluation = self._evaluation
         assert evaluation is not None
-        totals, weights = Totals(evaluation.objective), evaluation.source.arrays[2]
-        for count, rows, (losses, *sums) in zip(counts, self._looked, seen, strict=True):
-            at = slice(epoch * count, (epoch + 1) * count)
-            taken = weights[0][rows] if weights else None
-            totals.add_all(len(rows) // count, losses[at], [s[at] for s in sums], taken)
-        return totals.results()
+        legs = list(zip(counts, self._looked, seen, strict=True))
+        if not evaluation.source.arrays[2]:
+            parts = [(len(rows) // count, losses, sums) for count, rows, (losses, *sums) in legs]
+            return totals_of_epochs(evaluation.objective, epochs, parts)
+        found = [Totals(evaluation.objective) for _ in range(epochs)]
+        for epoch, totals in enumerate(found):
+            for count, rows, (losses, *sums) in legs:
+                at = slice(epoch * count, (epoch + 1) * count)
+                taken = evaluation.source.arrays[2][0][rows]
+                totals.add_all(len(rows) // count, losses[at], [s[at] for s in sums], taken)
+        return found
 
 
 def _sent(array: Any, device: int) -> Any:

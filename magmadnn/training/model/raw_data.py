@@ -7,7 +7,8 @@ arrays of a model without a preparation pass untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SHARED = 8  # results that models of a set share
 
 
 class TakesRawData:
@@ -289,14 +291,27 @@ def _refuse_stream(made: object, what: str) -> None:
 def _fit(model: Model, method: Callable[..., Any], x: Any, options: dict[str, Any]) -> Any:
     """Fit: columns and preparation are learnt from the rows that are trained on."""
     y, weights = options.get("y"), options.get("sample_weight")
+    once = (options.pop("shared", None) or SharedData()).once
     own, before = (None if options.get("prepared", False) else model.preparation), model.columns
     if y is None:
         _refuse_stream(own, "fit")
         return method(model, x, **{**options, "prepared": True})
     _check_rows("fit: ", x=x, y=y, sample_weight=weights)
-    made = _fit_preparation(model, own, x, y, options) if isinstance(own, Standardize) else own
+    made: Preparation | None
+    if isinstance(own, Standardize):
+        share = options.get("validation_split", 0.0)
+        way = (own, _task_of(model), len(model.inputs), len(model.outputs), share, share and model.seed)
+        made = once(way, (x, y), lambda: _fit_preparation(model, own, x, y, options))
+    else:
+        made = own
     learnt = dict(before)
-    inputs, targets = _pair(model, "fit", made, x, y, learnt)
+
+    def pair(where: str, x: Any, y: Any, learnt: dict[str, Schema] | None = None) -> Any:
+        if made is None:
+            return _pair(model, where, made, x, y, learnt)
+        return once((where,), (made, x, y), lambda: _pair(model, where, made, x, y))
+
+    inputs, targets = pair("fit", x, y, learnt)
     options |= {"y": targets, "sample_weight": _weights(weights, "fit: sample_weight")}
     if made is not None and isinstance(options.get("class_weight"), Mapping):
         options["class_weight"] = _by_number(made, options["class_weight"])
@@ -309,7 +324,7 @@ def _fit(model: Model, method: Callable[..., Any], x: Any, options: dict[str, An
         if isinstance(data, (tuple, list)) and len(data) in (2, 3):
             labels = dict(zip(("x", "y", "weights"), data, strict=False))
             _check_rows("fit: validation_data: ", **labels)
-            val_x, val_y = _pair(model, "fit: validation_data", made, *data[:2])
+            val_x, val_y = pair("fit: validation_data", *data[:2])
             options["validation_data"] = (val_x, val_y, *(_weights(w, "weights") for w in data[2:]))
         return method(model, inputs, **{**options, "prepared": True})
     except MagmaDNNError:
@@ -318,6 +333,25 @@ def _fit(model: Model, method: Callable[..., Any], x: Any, options: dict[str, An
             if isinstance(own, Standardize):
                 model.preparation = own
         raise
+
+
+class SharedData:
+    """What data became, for the models of a set: those of equal preparations find it done.
+
+    Nobody may write to the data while it is used.
+    """
+
+    def __init__(self) -> None:
+        self._done: OrderedDict[Hashable, tuple[tuple[Any, ...], Any]] = OrderedDict()
+
+    def once(self, way: Hashable, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What `make` gave for the same objects, in this way; the last few are kept."""
+        key = (way, *map(id, given))
+        if key not in self._done:
+            self._done[key] = given, make()  # while the objects are kept, no other has their id
+            if len(self._done) > _SHARED:
+                self._done.popitem(last=False)
+        return self._done[key][1]
 
 
 def _fit_preparation(

@@ -1,9 +1,9 @@
 """Objectives that are built like an earlier one: their graphs are made when somebody looks into them.
 
-The graph of losses, penalties and metrics follows from that of what the model predicts, which is compared
-node by node, and from records of settings. Where all of that is like what this process has seen before, it is
-known what the graph looks like, and which leaves it has. Losses and metrics of the user's own may do anything,
-so that theirs are always made.
+The graph of losses and metrics follows from that of what the model predicts and of penalties, which are
+compared node by node, and from records of settings. Where all of that is like what this process has seen
+before, it is known what the graph looks like, and which leaves it has. Losses and metrics of the user's own may
+do anything, so that theirs are always made.
 """
 
 from __future__ import annotations

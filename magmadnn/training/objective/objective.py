@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,7 +134,7 @@ class Objective:
             own = self._weights_of(k)
             losses.append(_scalar(head.loss, head.output, fed, own))
             divisors.append(head.loss.divisor(head.output, fed))
-            for measured, _ in zip(metrics, head.metrics):
+            for measured in islice(metrics, len(head.metrics)):
                 sums += measured.sums(head.output, fed, own)
         parts = [_times(h.weight, loss) for h, loss in zip(heads, losses, strict=True)]
         total: Operation = sum(parts[1:], parts[0])

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Table, table_of
-from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.runtime.cpu.images import Image, image_of, keep_image, kept_image
+from magmadnn.runtime.cpu.images import (
+    Image,
+    Piece,
+    addressed,
+    image_of,
+    keep_image,
+    kept_image,
+    pieces_of,
+)
 from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 
 from .legs import ORDER, SOURCE, Leg
@@ -72,12 +80,21 @@ class _Template:
     useful_threads: int
 
 
+Places = Callable[[Node], Piece]
+
+
+def known_places() -> Places:
+    """Where variables lie, each looked up once; for as long as nobody moves one."""
+    return cache(lambda node: addressed(variable_memory(node)))
+
+
 class CopiedLeg:
     """A leg: made, or copied from that of a model that is built alike.
 
     Args:
         wanted: what it is to do.
         beside: kernels that are needed too; compiled together they take less time.
+        places: where variables lie, of several legs that have some in common.
 
     Attributes:
         table: the tasks of a batch.
@@ -87,7 +104,9 @@ class CopiedLeg:
         size: rows of a batch.
     """
 
-    def __init__(self, wanted: Wanted, beside: Sequence[Kernel] = ()) -> None:
+    def __init__(
+        self, wanted: Wanted, beside: Sequence[Kernel] = (), places: Places | None = None
+    ) -> None:
         self.table: Table
         self.nbytes: int
         self.scratch_bytes: int
@@ -110,15 +129,18 @@ class CopiedLeg:
         self._template = template
         self.nbytes, self.scratch_bytes = template.nbytes, template.scratch_bytes
         self.useful_threads = template.useful_threads
-        first, last = ([scratch(size) for size in sizes] for sizes in template.own)
+        before = len(template.own[0])
+        pieces = pieces_of([size for sizes in template.own for size in sizes])
+        first, last = pieces[:before], pieces[before:]
         count, kinds = len(wanted.settings), template.outputs
-        self._settings = [piece.view(np.float64) for piece in last[:count]]
+        self._settings = [piece.view(np.float64) for piece, _ in last[:count]]
         self._outputs = [
             piece.view(dtype).reshape(shape)
-            for piece, (shape, dtype) in zip(last[count:-1], kinds, strict=True)
+            for (piece, _), (shape, dtype) in zip(last[count:-1], kinds, strict=True)
         ]
-        self._faults = last[-1].view(np.int64)
-        variables = [variable_memory(node) for node in plan.variables]
+        self._faults = last[-1][0].view(np.int64)
+        place = known_places() if places is None else places
+        variables = [place(node) for node in plan.variables]
         self.table, self._words = template.image.over([*first, *variables, *last])
         self._read: tuple[object, ...] = ()  # what words are addresses of
 

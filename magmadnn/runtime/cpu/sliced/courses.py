@@ -11,11 +11,10 @@ from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.runtime.cpu.native import variable_memory
 from magmadnn.runtime.variables import is_finite, memories_of
 
 from .copies import LONGEST as LONGEST
-from .copies import CopiedLeg
+from .copies import CopiedLeg, known_places
 from .copies import Wanted as Wanted
 from .legs import can_slice
 from .saved import Saved
@@ -38,22 +37,25 @@ class Course:
 
     def __init__(self, wanted: Sequence[Wanted], training: int) -> None:
         plans = [w.runner.plan for w in wanted]
-        changed = list(map(variable_memory, plans[0].changed))
+        places = known_places()
+        changed = [places(node) for node in plans[0].changed]
         self.sizes = dict(wanted[0].sizes)
         self._wanted = [w.runner for w in wanted]  # as long as they live, no other has their id
         for plan in plans:
             if plan.alike is not None:
                 plan.alike.has_others = True  # a course is made where many models train
-        self.legs = [CopiedLeg(w) for w in wanted]
+        self.legs = [CopiedLeg(w, places=places) for w in wanted]
         self._training = training
         self._touched = memories_of(dict.fromkeys(v for plan in plans for v in plan.variables))
-        self._saved = Saved(changed, 1, plans[0].alike)
+        self._saved = Saved(
+            [memory for memory, _ in changed], 1, plans[0].alike, [where for _, where in changed]
+        )
         cache = kernel_cache()
         self._programs = [Nested(leg.table, cache) for leg in self.legs]
         self._epoch = Nested([program.task for program in self._programs], cache)
         saves, looks = Nested(self._saved.saves, cache), Nested(self._saved.looks, cache)
         self.program = Nested([saves.task, self._epoch.task, looks.task], cache)
-        self.nbytes = sum(leg.nbytes for leg in self.legs) + sum(m.nbytes for m in changed)
+        self.nbytes = sum(leg.nbytes for leg in self.legs) + sum(m.nbytes for m, _ in changed)
         self.scratch_bytes = max(leg.scratch_bytes for leg in self.legs)
 
     def point(

@@ -11,11 +11,18 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver, Table, Task, table_of
 from magmadnn.compiler.llvm.fused.saving import FindNotFinite, Save
 from magmadnn.compiler.llvm.ir.builder import FLOATS
-from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.op import Array
-from magmadnn.runtime.cpu.images import Image, image_of, keep_image, kept_image
+from magmadnn.runtime.cpu.images import (
+    Image,
+    Piece,
+    addressed,
+    image_of,
+    keep_image,
+    kept_image,
+    pieces_of,
+)
 from magmadnn.runtime.cpu.tasks import task_of
 from magmadnn.runtime.variables import is_finite
 
@@ -30,13 +37,27 @@ class Saved:
         memories: of the variables.
         threads: that save and look.
         alike: of the plan that writes them: its tasks are copied where the plans of others had some.
+        addresses: of the memories, where somebody knows them.
     """
 
-    def __init__(self, memories: Sequence[Array], threads: int, alike: Alike | None = None) -> None:
-        self._alike = alike
-        self._memories = memories
-        self._copies = [scratch(m.nbytes).view(m.dtype).reshape(m.shape) for m in memories]
+    def __init__(
+        self,
+        memories: Sequence[Array],
+        threads: int,
+        alike: Alike | None = None,
+        addresses: Sequence[int] | None = None,
+    ) -> None:
+        self._alike, self._memories = alike, memories
         self._found = np.zeros(1, np.int64)
+        if addresses is None:
+            addresses = [address for _, address in map(addressed, memories)]
+        pieces = pieces_of([m.nbytes for m in memories])
+        own = zip(memories, addresses, strict=True)
+        self._pieces: list[Piece] = [*own, *pieces, addressed(self._found)]
+        self._copies = [
+            piece.view(m.dtype).reshape(m.shape)
+            for (piece, _), m in zip(pieces, memories, strict=True)
+        ]
         self._others = [m for m in memories if m.dtype.name not in FLOATS]
         self._threads = threads if sum(m.nbytes for m in memories) > _ALONE_BYTES else 1
 
@@ -49,7 +70,7 @@ class Saved:
         """The tasks as a table: copied, or made."""
         image: Image | None = kept_image(self._alike, name)
         if image is not None:
-            return image.over(self.memory)[0]
+            return image.over(self._pieces)[0]
         made = [tasks()]
         keep_image(self._alike, name, lambda: image_of(made, self.memory, []))
         return table_of(made)
