@@ -31,7 +31,7 @@ _HALF = np.uint64(32)
 _SHORT = 1 << 14  # rows whose order is kept
 _PART = 1 << 16  # normal numbers that a thread draws at a time
 _THREADS = 8
-_FEW = 3  # blocks of four that Python's integers work on
+_FEW = 8  # blocks of four that Python's integers work on
 _BLOCK = 1 << 14  # blocks of four worked on at a time, so that the temporaries stay in cache
 
 # Random bits of a number, where one word of 32 has enough of them.

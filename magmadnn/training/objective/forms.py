@@ -112,9 +112,10 @@ def _settings(record: Named) -> Hashable:
     Raises:
         NotComparedError: if it is a user's, or a setting is no number, text or tuple of these.
     """
-    if not type(record).__module__.startswith(_OWN):
+    values = [getattr(record, f.name) for f in fields(record)]
+    if not type(record).__module__.startswith(_OWN) or any(map(callable, values)):
         raise NotComparedError
-    return type(record), tuple([plain(getattr(record, f.name)) for f in fields(record)])
+    return type(record), tuple(map(plain, values))
 
 
 def known_of(form: Form) -> Known | None:
