@@ -76,11 +76,12 @@ def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
         count: how many elements.
         start: index of the first element.
     """
+    seed, stream = int(seed), int(stream)
     key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
     first, last = start // 4, -(-(start + count) // 4)
     if last - first <= _FEW:
-        words = [word for block in range(first, last) for word in _words_of(block, stream, key)]
-        return np.array(words[start - 4 * first :][:count], np.uint32)
+        few = [word for block in range(first, last) for word in _words_of(block, stream, key)]
+        return np.array(few[start - 4 * first :][:count], np.uint32)
     out = np.empty(count, np.uint32)
     for low in range(first, last, _BLOCK):
         block = np.arange(low, min(low + _BLOCK, last), dtype=np.uint64)

@@ -130,3 +130,14 @@ def test_many_normal_numbers_by_threads_are_those_of_one():
     expected = np.sqrt(-2.0 * np.log1p(-u[:, 0])) * np.cos(2.0 * np.pi * u[:, 1])
     np.testing.assert_array_equal(philox.normal(3, 4, count), expected)
     np.testing.assert_array_equal(philox.normal(3, 4, 7), expected[:7])
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 6, 2**34 - 1])
+def test_few_words_are_those_of_arrays(start: int) -> None:
+    """Python's integers draw few words, arrays many; seeds and streams may be NumPy's integers."""
+    seed, stream = 2**64 - 5, philox.stream_of("kernel", 7)
+    many = philox.random_bits(seed, stream, 400, start)
+    for count in (0, 1, 2, 4, 5, 17, 28):
+        few = philox.random_bits(np.uint64(seed), np.uint64(stream), count, start)
+        assert few.dtype == many.dtype
+        np.testing.assert_array_equal(few, many[:count])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import sys
 import weakref
@@ -151,15 +152,14 @@ def test_the_third_model_makes_no_graph_and_has_the_bits_of_its_own(made: list[O
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_models_that_differ_in_one_setting_share_nothing_wrong(name: str) -> None:
-    for value in SETTINGS[name]:
-        for other in SETTINGS[name]:
-            if other is value:
-                continue
+    ways = [{name: value} for value in SETTINGS[name]]
+    alone = [apart(**way) for way in ways]
+    for first, second in itertools.permutations(range(len(ways)), 2):
+        with nothing_known():
             for seed in range(3):  # from the third on graphs are not made
-                trained(build(seed, **{name: value}), name == "weighted" and value)
-            way = {name: other}
-            assert trained(build(5, **way), way.get("weighted", False)) == apart(**way)
-            break
+                trained(build(seed, **ways[first]), bool(ways[first].get("weighted")))
+            way = ways[second]
+            assert trained(build(5, **way), bool(way.get("weighted"))) == alone[second]
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -232,7 +232,7 @@ def test_losses_metrics_and_layers_of_the_user_may_do_anything(made: list[Object
     assert len(made) == 4
 
 
-def test_several_outputs_with_metrics_of_their_own(made: list[Objective]) -> None:
+def test_several_outputs_with_metrics_of_their_own() -> None:
     def both(seed: int) -> md.Model:
         x = layers.Input((6,))
         y = layers.Dense(8, activation="tanh")(x)
@@ -252,7 +252,6 @@ def test_several_outputs_with_metrics_of_their_own(made: list[Objective]) -> Non
             history = model.fit(X, targets, epochs=2, verbose=False, validation_data=(X, targets))
         rows.append(repr([history[k] for k in history.columns if "second" not in k]))
     assert len(set(rows)) == 1
-    assert len(made) == 3
 
 
 def test_what_is_shared_is_bounded_and_keeps_no_model() -> None:
@@ -277,19 +276,19 @@ def grown(models: int) -> int:
         del built
         gc.collect()
 
-    run(200)
+    run(700)
     before = sys.getallocatedblocks()
     run(models)
     return sys.getallocatedblocks() - before
 
 
 def test_memory_does_not_grow_over_500_models() -> None:
-    assert grown(500) < 2_000
+    assert grown(500) < 500
 
 
 @pytest.mark.long
 def test_memory_does_not_grow_over_10000_models() -> None:
-    assert grown(10_000) < 5_000
+    assert grown(10_000) < 1_000
 
 
 def test_plans_are_copied_only_when_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,9 +160,7 @@ def native_plan(
     return LaterPlan(lambda: planned(found.made()), found.alike, leaves)
 
 
-def _plan_of(
-    program: Program, draft: Draft, dump: Dump, how: Mapping[str, Any]
-) -> NativePlan:
+def _plan_of(program: Program, draft: Draft, dump: Dump, how: Mapping[str, Any]) -> NativePlan:
     """The plan of a program of which the passes have made a draft; `how`: as `native_plan` takes it."""
     check: bool = how["check"]
     if check:

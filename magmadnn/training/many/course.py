@@ -338,8 +338,7 @@ class FitCourse:
         if self._source.arrays[2]:
             return None
         parts = [
-            (size, losses, sums)
-            for size, (losses, *sums) in zip(self._sizes, trained, strict=True)
+            (size, losses, sums) for size, (losses, *sums) in zip(self._sizes, trained, strict=True)
         ]
         last = parts[-1][1].reshape(piece.epochs, -1)[:, -1].tolist()
         totals = totals_of_epochs(self.fit.objective, piece.epochs, parts)

@@ -300,7 +300,14 @@ def _fit(model: Model, method: Callable[..., Any], x: Any, options: dict[str, An
     made: Preparation | None
     if isinstance(own, Standardize):
         share = options.get("validation_split", 0.0)
-        way = (own, _task_of(model), len(model.inputs), len(model.outputs), share, share and model.seed)
+        way = (
+            own,
+            _task_of(model),
+            len(model.inputs),
+            len(model.outputs),
+            share,
+            share and model.seed,
+        )
         made = once(way, (x, y), lambda: _fit_preparation(model, own, x, y, options))
     else:
         made = own

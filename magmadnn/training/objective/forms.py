@@ -2,15 +2,15 @@
 
 The graph of losses and metrics follows from that of what the model predicts and of penalties, which are
 compared node by node, and from records of settings. Where all of that is like what this process has seen
-before, it is known what the graph looks like, and which leaves it has. Losses and metrics of the user's own may
-do anything, so that theirs are always made.
+before, it is known what the graph looks like, and which leaves it has. Losses and metrics of the user's own
+may do anything, so that theirs are always made.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.plan.built_alike.look import LONGEST, NotComparedError, plain, structure_of
@@ -95,7 +95,9 @@ def form_of(
         settings = (
             tuple([(_settings(h.loss), plain(h.weight), h.column, len(h.metrics)) for h in heads]),
             tuple([(measured.column, _settings(measured.metric)) for measured in metrics]),
-            units and tuple([(unit.name, plain(unit.mean), plain(unit.deviation)) for unit in units]),
+            None
+            if units is None
+            else tuple([(u.name, plain(u.mean), plain(u.deviation)) for u in units]),
         )
     except NotComparedError:
         return None
@@ -112,7 +114,9 @@ def _settings(record: Named) -> Hashable:
     Raises:
         NotComparedError: if it is a user's, or a setting is no number, text or tuple of these.
     """
-    values = [getattr(record, f.name) for f in fields(record)]
+    if not is_dataclass(record):
+        raise NotComparedError
+    values = [getattr(record, part.name) for part in fields(record)]
     if not type(record).__module__.startswith(_OWN) or any(map(callable, values)):
         raise NotComparedError
     return type(record), tuple(map(plain, values))
