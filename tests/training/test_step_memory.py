@@ -81,7 +81,8 @@ def test_the_prediction_is_what_the_process_takes(name: str, batch: int) -> None
     run = [sys.executable, "-c", MEASURE, name, str(batch)]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
     predicted, taken = map(int, done.stdout.split())
-    assert taken == pytest.approx(predicted, rel=0.05), (predicted, taken)
+    # some of what the first model had serves the second
+    assert 0.93 * predicted <= taken <= 1.05 * predicted, (predicted, taken)
 
 
 def test_parts_of_the_prediction() -> None:

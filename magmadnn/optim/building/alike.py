@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import overload
 
-from magmadnn.backends.cpu.forks import ProcessLock, cached_property
+from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.plan.built_alike.look import LONGEST, NotComparedError, plain, structure_of
 from magmadnn.compiler.regions.nonempty import open_choices
 from magmadnn.graph.node import Node, scopes
@@ -78,15 +78,18 @@ class Roots(Sequence[Node]):
 
     def __init__(self, make: Callable[[], Sequence[Node]], look: Look | None) -> None:
         self._make, self.look = make, look
+        self._kept: Sequence[Node] | None = None
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> Roots:
         """Those that are made already."""
         return cls(lambda: nodes, Look.of(nodes))
 
-    @cached_property
+    @property
     def _nodes(self) -> Sequence[Node]:
-        return self._make()
+        if self._kept is None:
+            self._kept = self._make()
+        return self._kept
 
     @overload
     def __getitem__(self, place: int) -> Node: ...

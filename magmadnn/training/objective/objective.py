@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import DataError, ShapeError
 from magmadnn.graph.node import Node, scoped, scopes
 from magmadnn.graph.program import Program
@@ -92,6 +91,7 @@ class Objective:
         ]
         self._heads, self._penalties, self._outer = heads, model.penalties(), scopes()
         self._augmentation = augmentation
+        self._kept: _Graph | None = None
         self._form = self._known = None
         if augmentation is None:
             fed = [p.node for p in (*self.targets, self.weights) if p is not None]
@@ -110,22 +110,24 @@ class Objective:
             assert self._form is not None and self._known is not None
             self._is_divided = self._known.is_divided
             self._look = self._known.look_of(self._form)
+        self._losses = self._pairs()
         if augmentation is not None:
             self.inputs.append(augmentation.drawn)
 
-    @cached_property
-    def _losses(self) -> list[tuple[str | None, float]]:
+    def _pairs(self) -> list[tuple[str | None, float]]:
         """Column and weight of each pair at the beginning of `sums`."""
         if len(self._heads) == 1 and not self._is_divided:
             return []
         penalty: list[tuple[str | None, float]] = [(None, 1.0)] if self._penalties else []
         return [*((head.column, head.weight) for head in self._heads), *penalty]
 
-    @cached_property
+    @property
     def _graph(self) -> _Graph:
         """Loss and sums, made in the scopes that the objective was asked for in."""
-        with scoped(self._outer):
-            return self._made()
+        if self._kept is None:
+            with scoped(self._outer):
+                self._kept = self._made()
+        return self._kept
 
     def _made(self) -> _Graph:
         heads, metrics = self._heads, iter(self.metrics)
