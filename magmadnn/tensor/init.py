@@ -77,6 +77,8 @@ class Initializer(ABC):
                 "use uniform, constant or mask for integers"
             )
         values = self.make(tuple(shape), dtype, seed, stream)
+        if values.dtype == dtype:
+            return values  # nothing is converted, so nothing is lost
         with np.errstate(all="ignore"):
             result = values.astype(dtype, copy=False)
             lost = np.isfinite(values) & ~np.isfinite(result)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +60,7 @@ class Saved:
             piece.view(m.dtype).reshape(m.shape)
             for (piece, _), m in zip(pieces, memories, strict=True)
         ]
-        self._others = [m for m in memories if m.dtype.name not in FLOATS]
+        self._others = [m for m in memories if not _is_looked_at(m.dtype)]
         self._threads = threads if sum(m.nbytes for m in memories) > _ALONE_BYTES else 1
 
     @property
@@ -131,6 +133,11 @@ class Saved:
         """Put back what was kept."""
         for memory, copy in zip(self._memories, self._copies, strict=True):
             np.copyto(memory, copy)
+
+
+@cache  # to ask NumPy for a name takes two microseconds
+def _is_looked_at(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in FLOATS
 
 
 def _parts(length: int, most: int) -> list[tuple[int, int]]:
