@@ -120,6 +120,17 @@ def test_no_line_is_taken_for_a_comment() -> None:
         assert not re.search(r"^\s*%", prose, re.MULTILINE), path
 
 
+def test_tests_that_a_page_names_are_there() -> None:
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    page = (ROOT / "docs/explanation/dmath-paper.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert named and named <= there, named - there
+
+
 @pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
 def test_docstrings(name: str) -> None:
     for example in doctest.DocTestFinder().find(importlib.import_module(name)):
