@@ -288,9 +288,8 @@ class AsyncStep(PeerServed):
                 self._comm.send(np.ascontiguousarray(one), 0, tag=_SUMS + k)
             if failed is not None:
                 raise failed
-            if (
-                self._peers is not None
-            ):  # while the server updates: the batch that mostly comes next
+            if self._peers is not None:
+                # while the server updates: the batch that mostly comes next
                 following = epoch, number + self._comm.size - 1
                 ahead = following, _tried(batch_of, following)
 

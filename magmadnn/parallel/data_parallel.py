@@ -129,8 +129,8 @@ class DataParallel(TrainingWay):
             fits = shards is not None and shards >= self.workers().size
             self._taken = shards if fits else self.shards
 
-    def _told(self, name: str) -> Any:
-        return self._asked if name == "shards" else super()._told(name)
+    def _argument(self, name: str) -> Any:
+        return self._asked if name == "shards" else super()._argument(name)
 
     @property
     def settings(self) -> dict[str, Any]:

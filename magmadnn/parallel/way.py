@@ -65,10 +65,10 @@ class TrainingWay(ABC):
                 f"fit: {type(self).__name__}{reason} cannot travel to the workers of md.workers: give "
                 "DataParallel, ModelParallel, Hybrid or Pipeline, or run the script by magmadnn launch"
             )
-        given = {name: self._told(name) for name in self.travelling}
+        given = {name: self._argument(name) for name in self.travelling}
         return {"way": type(self).__name__, "arguments": given}
 
-    def _told(self, name: str) -> Any:
+    def _argument(self, name: str) -> Any:
         """An argument as it was given."""
         return getattr(self, name)
 

@@ -11,7 +11,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.comm import simulate
-from magmadnn.comm.gpu.boxes import Boxes
+from magmadnn.comm.gpu.peer_buffers import PeerBuffers
 from magmadnn.errors import MagmaDNNError, NumericError
 from magmadnn.parallel.pipelined.step import PipelineStep
 from tests.parallel.test_peers import count_copies
@@ -77,7 +77,7 @@ def test_the_same_numbers_as_through_the_hosts(ranks: int, monkeypatch: pytest.M
     with emulated_device(devices=2):
         found = simulate(ranks, trained)
         assert all(step.peer_bytes > 0 for _, _, step in found)
-        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
         by_hosts = simulate(ranks, trained)
         assert all(step.peer_bytes is None for _, _, step in by_hosts)
         assert "travel from GPU to GPU" in found[1][2].text({"batch": 32})
@@ -86,7 +86,7 @@ def test_the_same_numbers_as_through_the_hosts(ranks: int, monkeypatch: pytest.M
 
 
 def test_larger_batches_get_larger_boxes() -> None:
-    """In the second of two fits; the first one's boxes are given back."""
+    """In the second of two fits; the first one's buffers are given back."""
     with emulated_device(devices=2):
 
         def one(comm: Any) -> Any:
@@ -145,7 +145,7 @@ def test_no_activations_pass_through_the_host(monkeypatch: pytest.MonkeyPatch) -
     with emulated_device(devices=2):
         is_by_hosts = False
         by_peers = bytes_of(3) - bytes_of(1)
-        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
         is_by_hosts = True
         by_hosts = bytes_of(3) - bytes_of(1)
     parameters = 8 * sum(v.size for v in wide("cpu").values().values())
@@ -186,6 +186,6 @@ def test_what_is_wrong_on_one_stage_is_told_on_all(monkeypatch: pytest.MonkeyPat
 
     with emulated_device(devices=2):
         told = simulate(2, one, False)
-        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
         assert told == simulate(2, one, True)
     assert any("stopped the step" in text for text in told)

@@ -15,8 +15,8 @@ import pytest
 
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
-from magmadnn.comm.gpu import boxes
-from magmadnn.comm.gpu.boxes import Boxes
+from magmadnn.comm.gpu import peer_buffers
+from magmadnn.comm.gpu.peer_buffers import PeerBuffers
 from magmadnn.errors import NumericError
 from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.parallel.peers.parameters import PeerParameters
@@ -148,7 +148,7 @@ def test_the_same_numbers_as_through_the_hosts(name: str, monkeypatch: pytest.Mo
     options, far = OPTIONS[name], 1e-5 if name == "noisy" else 1e-13
     with emulated_device(devices=2):
         there = simulate(4, lambda comm: trained(comm, DEVICES, **options))
-        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
         by_hosts = simulate(4, lambda comm: trained(comm, DEVICES, **options))
         assert there[0][2].peer_bytes > 0 and by_hosts[0][2].peer_bytes is None
         sizes = {"batch": 32}
@@ -178,7 +178,7 @@ def test_a_synchronous_server_has_the_numbers_of_its_messages(
         with monkeypatch.context() as patch:
             count_copies(patch, found)
             there = simulate(ranks, one)
-        monkeypatch.setattr(Boxes, "among", lambda *_: "not here")
+        monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
         by_hosts = simulate(ranks, one)
     batches = 3 * 4
     assert there[0][2] >= batches * (ranks - 1) * 1.7 * PARAMETERS and by_hosts[0][2] is None
@@ -210,16 +210,18 @@ def test_gpus_that_do_not_reach_each_other_send_by_the_hosts(
     rank: int, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever fails on one rank, all of them know."""
-    plain = getattr(Boxes, call)
+    plain = getattr(PeerBuffers, call)
 
-    def broken(self: Boxes, *arguments: Any) -> Any:
+    def broken(self: PeerBuffers, *arguments: Any) -> Any:
         if rank == (arguments[2] if call == "__init__" else self._rank):
             raise RuntimeError("cudaErrorPeerAccessUnsupported")
         return plain(self, *arguments)
 
-    monkeypatch.setattr(Boxes, call, broken)
+    monkeypatch.setattr(PeerBuffers, call, broken)
     with emulated_device():
-        found = simulate(3, lambda comm: Boxes.among(comm, 0, [8], () if comm.rank else (1, 2)))
+        found = simulate(
+            3, lambda comm: PeerBuffers.among(comm, 0, [8], () if comm.rank else (1, 2))
+        )
         broke = call != "_open" or rank == 0  # which opens those of others
         assert [isinstance(one, str) for one in found] == [broke] * 3
         if broke:
@@ -233,18 +235,22 @@ def test_boxes_that_hold_something_else_are_not_used(monkeypatch: pytest.MonkeyP
     """Addresses that are mapped to another place, and copies that do not arrive."""
 
     def opened(comm: Communicator) -> bool:
-        return isinstance(Boxes.among(comm, 0, [8], () if comm.rank else (1,)), Boxes)
+        return isinstance(PeerBuffers.among(comm, 0, [8], () if comm.rank else (1,)), PeerBuffers)
 
     with emulated_device():
         assert simulate(2, opened) == [True, True]
-        plain = Boxes._address
+        plain = PeerBuffers._address
         kept = np.zeros(4, np.int64)
         with monkeypatch.context() as patch:
-            patch.setattr(Boxes, "_address", lambda *words: plain(*words) and kept.ctypes.data)
+            patch.setattr(
+                PeerBuffers, "_address", lambda *words: plain(*words) and kept.ctypes.data
+            )
             assert simulate(2, opened) == [False, False]
         kept[:] = 2  # what rank 1 writes to its own
         with monkeypatch.context() as patch:
-            patch.setattr(Boxes, "_address", lambda *words: plain(*words) and kept.ctypes.data)
+            patch.setattr(
+                PeerBuffers, "_address", lambda *words: plain(*words) and kept.ctypes.data
+            )
             assert simulate(2, opened) == [False, False]
 
 
@@ -290,26 +296,26 @@ def test_an_update_that_is_not_finite_is_taken_back(rate: float) -> None:
 
 class Late:
     """Copies among GPUs as late as CUDA may make them: when they are waited for, or before the same GPU is
-    given something else; and whose turn it is with a worker's boxes.
+    given something else; and whose turn it is with a worker's buffers.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pending: dict[Boxes, list[Callable[[], None]]] = {}
+        self.pending: dict[PeerBuffers, list[Callable[[], None]]] = {}
         self.computing: set[int] = set()
-        done = Boxes.done
+        done = PeerBuffers.done
 
         def late(name: str) -> None:
-            plain = getattr(Boxes, name)
+            plain = getattr(PeerBuffers, name)
 
-            def call(boxes: Boxes, *what: Any) -> None:
-                self.pending.setdefault(boxes, []).append(lambda: plain(boxes, *what))
+            def call(buffers: PeerBuffers, *what: Any) -> None:
+                self.pending.setdefault(buffers, []).append(lambda: plain(buffers, *what))
 
-            monkeypatch.setattr(Boxes, name, call)
+            monkeypatch.setattr(PeerBuffers, name, call)
 
-        def now(boxes: Boxes) -> None:
-            for what in self.pending.pop(boxes, []):
+        def now(buffers: PeerBuffers) -> None:
+            for what in self.pending.pop(buffers, []):
                 what()
-            done(boxes)
+            done(buffers)
 
         def ordered(name: str) -> None:
             plain = getattr(PeerParameters, name)
@@ -319,7 +325,7 @@ class Late:
                     assert not self.computing & set(rank), "another rank's turn"
                 plain(peers, *rank)
                 if name != "give":
-                    now(peers._boxes)
+                    now(peers._buffers)
 
             monkeypatch.setattr(PeerParameters, name, call)
 
@@ -327,8 +333,8 @@ class Late:
             ordered(name)
         late("copy")
         late("launch")
-        monkeypatch.setattr(Boxes, "done", now)
-        self.skip = lambda: monkeypatch.setattr(Boxes, "done", done)
+        monkeypatch.setattr(PeerBuffers, "done", now)
+        self.skip = lambda: monkeypatch.setattr(PeerBuffers, "done", done)
         plain = AsyncStep._sums_of
 
         def gradients(step: AsyncStep, feeds: Any) -> Any:
@@ -385,13 +391,13 @@ def test_memory_of_other_processes_is_mapped_once_and_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cuda, numbers = Cuda(), count()
-    monkeypatch.setattr(boxes, "array_library", lambda: cuda)
-    monkeypatch.setattr(boxes, "_driver", lambda: cuda)
-    monkeypatch.setattr(boxes.os, "getpid", lambda: next(numbers))
-    kept = list[Boxes]()
+    monkeypatch.setattr(peer_buffers, "array_library", lambda: cuda)
+    monkeypatch.setattr(peer_buffers, "_driver", lambda: cuda)
+    monkeypatch.setattr(peer_buffers.os, "getpid", lambda: next(numbers))
+    kept = list[PeerBuffers]()
 
     def one(comm: Communicator) -> bool:
-        made = Boxes.among(comm, 0, [8, 600], () if comm.rank else (1, 2))
+        made = PeerBuffers.among(comm, 0, [8, 600], () if comm.rank else (1, 2))
         if isinstance(made, str):
             return False
         kept.append(made)
@@ -406,7 +412,7 @@ def test_memory_of_other_processes_is_mapped_once_and_given_back(
             assert server.of[rank] == next(b.own for b in kept if b._rank == rank)
         del server, kept[:]
         gc.collect()
-        assert sorted(cuda.closed) == sorted(first) and not boxes._maps
+        assert sorted(cuda.closed) == sorted(first) and not peer_buffers._maps
         monkeypatch.setattr(cuda, "ipcOpenMemHandle", lambda handle: 1 / 0)
-        monkeypatch.setattr(boxes, "array_library", lambda: None)  # no handles at all
+        monkeypatch.setattr(peer_buffers, "array_library", lambda: None)  # no handles at all
         assert simulate(3, one) == [False] * 3

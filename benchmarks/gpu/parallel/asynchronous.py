@@ -76,9 +76,9 @@ def started(kind: str, gpus: int, rows: int, server: int, hosts: bool) -> list[f
 def job(kind: str, rows: int, server: int, hosts: bool) -> None:
     """Be a rank."""
     if hosts:
-        from magmadnn.comm.gpu.boxes import Boxes
+        from magmadnn.comm.gpu.peer_buffers import PeerBuffers
 
-        Boxes.among = classmethod(lambda *_: "by --hosts")  # type: ignore[assignment,method-assign]
+        PeerBuffers.among = classmethod(lambda *_: "by --hosts")  # type: ignore[assignment,method-assign]
     print(
         json.dumps([rate(widths, kind, rows, server) for widths in NETWORKS.values()]), flush=True
     )

@@ -7,16 +7,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from magmadnn.comm import Communicator
 from magmadnn.dmath.arrays.tracing import MESSAGE, Trace, span
 
+if TYPE_CHECKING:
+    from magmadnn.comm.gpu.phases import Gemm
+
 Array = Any
-Gemm = Callable[..., None]
-"""cuBLAS's gemmEx without its handle."""
 _NUMBERS = count()
 
 

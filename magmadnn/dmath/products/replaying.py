@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from magmadnn.dmath.arrays.team import Gemm, Team
+from magmadnn.dmath.arrays.team import Team
+
+if TYPE_CHECKING:
+    from magmadnn.comm.gpu.phases import Gemm
 
 MOST: Final = 64  # graphs; the pool of memory gives a loop's results a few places in turn
 _IDLE: Final = 8 * MOST  # phases after which a graph that was not launched makes room for another

@@ -30,7 +30,7 @@ class PeerServed(ParallelStep):
     _has_tried, _why_not = False, ""
 
     def offers(self) -> Json:
-        """Whether this rank's GPU has boxes of others, can have them, or neither."""
+        """Whether this rank's GPU has buffers of others, can have them, or neither."""
         if self._peers is not None:
             return "has"
         if self._device is None or self._has_tried or self._comm.size == 1:

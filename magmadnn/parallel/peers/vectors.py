@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from magmadnn.graph.node import Updated, rebuild
 from magmadnn.memory import Kind
 from magmadnn.parallel.buckets import Buckets, size_of
 from magmadnn.tensor import Tensor, Variable
-
-ALIGNMENT: Final = 256  # bytes, of pieces of a box
 
 Vectors = dict[np.dtype[Any], Variable]
 

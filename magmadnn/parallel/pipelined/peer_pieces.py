@@ -12,13 +12,13 @@ from magmadnn.comm import Communicator
 from magmadnn.graph import Node
 from magmadnn.graph.node import Updated
 from magmadnn.graph.op import Array
-from magmadnn.parallel.peers.stages import PeerStages, can_cross
 from magmadnn.parallel.peers.vectors import reading, vectors_on
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
 from magmadnn.runtime.variables import tensor_of
 from magmadnn.tensor import Operation
 
+from .peer_stages import PeerStages, can_cross
 from .programs import Stage
 
 
@@ -63,9 +63,9 @@ class PeerPieces:
         return can_cross(self._stage, programs, self._device)
 
     def meet(self, sizes: Mapping[str, int], pieces: int) -> bool:
-        """Have boxes for micro-batches of these sizes, as all ranks ask for; whether there are."""
+        """Have buffers for micro-batches of these sizes, as all ranks ask for; whether there are."""
         if self.peers is None or not self.peers.fits(sizes, pieces):
-            self.peers = None  # its boxes are given back before there are others
+            self.peers = None  # its buffers are given back before there are others
             found = PeerStages.among(self._comm, self._stages, self._device, sizes, pieces)
             if isinstance(found, str):
                 self.why_not = found

@@ -63,7 +63,7 @@ class Stage:
         updates: of states, with each forward run.
         forward: what that gives: departures, reports, then `saved`.
         saved: values of the forward program, and what stands for them backward.
-        seeds: what stands for the gradient of each departure that has one, by number of the crossing.
+        seeds: what stands for the gradient of each departure that has one, by the value that departs.
         returned: gradients of arrivals, by crossing.
         parameters: what it trains.
         gradients: of these.

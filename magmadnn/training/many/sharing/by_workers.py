@@ -28,7 +28,6 @@ from magmadnn.workers import Answer, Worker, Workers, handler
 from .results import Result, owners_of, result_of, take_over
 
 HANDLER: Final = "training.fit_many"
-_BY_NUMBER: Final = ("batch_sizes", "epochs", "rows", "held")
 
 
 def fit_by_workers(

@@ -57,7 +57,7 @@ class Convolutions:
         """The launches of one step: one, or two where the library does not do what follows the convolution.
 
         Of a convolution of many models a call of the library for each, or one launch of a kernel of our own.
-        None where the result has no elements; zeros where an operand has none, but for what follows.
+        Nothing where the result has no elements; zeros where an operand has none, but for what follows.
         """
         assert work.lowered is not None
         kernel, node = work.lowered.kernel, work.lowered.writes[0][1]

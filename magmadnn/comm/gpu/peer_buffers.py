@@ -1,6 +1,6 @@
 """Pieces of memory on the GPUs of ranks, which other ranks of the machine read and write by peer copies.
 
-Whoever opens a box gets an address at which its own GPU copies, through CUDA's memory of other processes
+Whoever opens a buffer gets an address at which its own GPU copies, through CUDA's memory of other processes
 (IPC); in the process of the owner it is the address itself. Nothing here says whose turn it is: ranks tell
 each other by small messages of the host, after `done`.
 """
@@ -26,28 +26,25 @@ from magmadnn.memory import Kind, MemoryManager
 from .ipc import exported_at
 
 _PROCESS: Final = uuid.uuid4().hex  # with the number of the process, as forks have it too
-_WORD: Final = 8  # bytes of what a rank writes to try a box
-_ALIGNMENT: Final = 256  # bytes
+_WORD: Final = 8  # bytes of what a rank writes to try a buffer
+_ALIGNMENT: Final = 256  # bytes between the beginnings of pieces
 _LEAST: Final = 2 << 20  # bytes: CUDA puts less into one piece of memory with other allocations
 
 
-class Boxes:
+class PeerBuffers:
     """Memory of this rank that others open, and of others that this rank has opened.
 
     Attributes:
-        own: addresses of this rank's boxes.
-        of: for each rank that was opened the addresses of its boxes, for copies by this rank.
-        copied: bytes that `copy` was given.
+        own: addresses of this rank's buffers.
+        of: for each rank that was opened the addresses of its buffers, for copies by this rank.
+        copied: bytes that this rank has copied.
     """
 
     def __init__(self, device: int, sizes: Sequence[int], rank: int, ranks: int) -> None:
         self._rank, self._ranks = rank, ranks
         self._device, self._engine = device, device_engine(device)
         self._memory = device_memory(device)
-        starts, end = list[int](), 0
-        for size in (*sizes, _WORD * ranks):
-            starts.append(end)
-            end += -(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT
+        starts, end = placed([max(size, 1) for size in (*sizes, _WORD * ranks)])
         # One allocation, and no small one, so that CUDA has one handle for all of it.
         self._held = MemoryManager(max(end, _LEAST), np.uint8, Kind.DEVICE, device)
         base = self._held.device_pointer(write=True)
@@ -61,34 +58,34 @@ class Boxes:
     @classmethod
     def among(
         cls, comm: Communicator, device: int | None, sizes: Sequence[int], opened: Collection[int]
-    ) -> Boxes | str:
-        """The boxes of all ranks; on all of them why not, where one cannot be opened, or a GPU is missing.
+    ) -> PeerBuffers | str:
+        """The buffers of all ranks; on all of them why not, where one cannot be opened, or a GPU is missing.
 
-        Collective. Each box that is opened is tried: a word is read, and another one written.
+        Collective. Each buffer that is opened is tried: a word is read, and another one written.
 
         Args:
             comm: of the host.
             device: number of this rank's GPU; None if it has none.
-            sizes: bytes of this rank's boxes.
-            opened: ranks whose boxes this one reads and writes.
+            sizes: bytes of this rank's buffers.
+            opened: ranks whose buffers this one reads and writes.
         """
-        boxes: Boxes | None = None
+        buffers: PeerBuffers | None = None
         words: list[Any] = []
         problem = ""
         try:
             if device is None:
                 raise DeviceError("a rank computes on the CPU")
-            boxes = cls(device, sizes, comm.rank, comm.size)
-            boxes._try(boxes._tried, [comm.rank + 1] * comm.size)
-            words = [boxes._described(address) for address in (*boxes.own, boxes._tried)]
+            buffers = cls(device, sizes, comm.rank, comm.size)
+            buffers._try(buffers._tried, [comm.rank + 1] * comm.size)
+            words = [buffers._described(address) for address in (*buffers.own, buffers._tried)]
         except (OSError, RuntimeError, MagmaDNNError) as error:
             problem = f"rank {comm.rank}: {error}"
         told = comm.exchange([problem, list(opened), words])
-        if boxes is None or any(bad for bad, _, _ in told):
+        if buffers is None or any(bad for bad, _, _ in told):
             return str(next(bad for bad, _, _ in told if bad))
         try:
             for rank in opened:
-                boxes._open(rank, told[rank][2])
+                buffers._open(rank, told[rank][2])
         except (OSError, RuntimeError, MagmaDNNError) as error:
             problem = f"rank {comm.rank}: {error}"
         if problems := [bad for bad in comm.exchange(problem) if bad]:
@@ -98,16 +95,18 @@ class Boxes:
             for rank, (_, theirs, _) in enumerate(told)
         ]
         try:
-            arrived = boxes._read(boxes._tried, comm.size) == expected
+            arrived = buffers._read(buffers._tried, comm.size) == expected
         except (OSError, RuntimeError, MagmaDNNError):
             arrived = False
         there = comm.exchange(arrived)
         return (
-            boxes if all(there) else f"what is written to rank {there.index(False)} does not arrive"
+            buffers
+            if all(there)
+            else f"what is written to rank {there.index(False)} does not arrive"
         )
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """Begin to copy between addresses, of this rank's GPU or of boxes, after all that it was given."""
+        """Begin to copy between addresses, of this rank's GPU or of buffers, after all that it was given."""
         if nbytes:
             self._engine.copy(to, source, nbytes)
             self.copied += nbytes
@@ -123,7 +122,7 @@ class Boxes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this rank's boxes."""
+        """Bytes of this rank's buffers."""
         return self._held.nbytes
 
     # --- addresses of others ----------------------------------------------------------------------
@@ -135,20 +134,20 @@ class Boxes:
         if cupy is None:
             return [*here, None, 0]
         with cupy.cuda.Device(self._device):
-            return [*here, *exported_at(cupy, _driver(), address, "a box")]
+            return [*here, *exported_at(cupy, _driver(), address, "a buffer")]
 
     def _open(self, rank: int, words: Sequence[Any]) -> None:
-        """Have the addresses of a rank's boxes, and try its last one.
+        """Have the addresses of a rank's buffers, and try its last one.
 
         Raises:
             DeviceError: where its memory cannot be reached from here.
             RuntimeError: likewise, of CUDA.
         """
-        *boxes, tried = [self._address(one) for one in words]
+        *buffers, tried = [self._address(one) for one in words]
         if self._read(tried, self._ranks)[self._rank] != rank + 1:
             raise DeviceError(f"memory of rank {rank} holds something else")
         self._try(tried + _WORD * self._rank, [-(self._rank + 1)])
-        self.of[rank] = boxes
+        self.of[rank] = buffers
 
     def _address(self, described: Sequence[Any]) -> int:
         process, number, address, handle, offset = described
@@ -159,7 +158,7 @@ class Boxes:
         return _map(self._device, handle, self._mapped) + int(offset)
 
     def _try(self, to: int, numbers: Sequence[int]) -> None:
-        """Write to a box as `copy` does."""
+        """Write to a buffer as `copy` does."""
         values = np.array(numbers, np.int64).view(np.uint8)
         staged = MemoryManager(values.size, np.uint8, Kind.DEVICE, self._device)
         address = staged.device_pointer(write=True)
@@ -175,6 +174,15 @@ class Boxes:
         self._engine.wait()
         self._memory.copy_to_host(found.view(np.uint8), address)
         return [int(one) for one in found]
+
+
+def placed(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where pieces of so many bytes begin, one behind the other and aligned, and where the last one ends."""
+    starts, end = list[int](), 0
+    for size in sizes:
+        starts.append(end)
+        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return starts, end
 
 
 # Memory of other processes that is mapped into this one: by device and handle the address, and for how many.

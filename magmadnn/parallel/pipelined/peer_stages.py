@@ -1,22 +1,21 @@
 """Activations and their gradients between the stages of a pipeline, from GPU to GPU.
 
-A stage has a box with a place for each value that comes to it, of each micro-batch of a batch. The stage that
-computes the value writes it there, waits for its GPU, and says so by a message of the host. A place is
+A stage has a buffer with a place for each value that comes to it, of each micro-batch of a batch. The stage
+that computes the value writes it there, waits for its GPU, and says so by a message of the host. A place is
 written once in a batch, and a batch ends with a sum over all ranks, before which each has waited for its GPU:
 so nobody writes what is still being read.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.comm import Communicator
-from magmadnn.comm.gpu.boxes import Boxes
+from magmadnn.comm.gpu.peer_buffers import PeerBuffers, placed
 from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.graph import Node
 from magmadnn.graph.dim import bind_shape
@@ -27,38 +26,16 @@ from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime import Executable
 from magmadnn.runtime.variables import tensor_of
 
-from .vectors import ALIGNMENT
+from .programs import Crossing, Stage
 
 _FORWARD, _BACK = 0, 1
-
-
-class Crossing(Protocol):
-    """A value that one stage gives to a later one; see `magmadnn.parallel.pipelined.programs`."""
-
-    value: Node
-    source: int
-    goal: int
-    number: int
-    arrived: Node
-    returns: bool
-
-
-class Stage(Protocol):
-    """What a stage gets and gives; see `magmadnn.parallel.pipelined.programs`."""
-
-    arrivals: list[Any]
-    departures: list[Any]
-    returned: list[tuple[Any, Node]]
-    reported: list[tuple[int, Node]]
-    saved: list[tuple[Node, Node]]
-    seeds: dict[Node, Node]
 
 
 class PeerStages:
     """What a stage copies to others, and keeps on its GPU between the ways of a micro-batch.
 
     Args:
-        boxes: of all ranks.
+        buffers: of all ranks.
         comm: of the host.
         stages: of all ranks.
         device: number of this rank's GPU.
@@ -67,18 +44,18 @@ class PeerStages:
     """
 
     def __init__(
-        self, boxes: Boxes, comm: Communicator, stages: Sequence[Stage], device: int,
+        self, buffers: PeerBuffers, comm: Communicator, stages: Sequence[Stage], device: int,
         sizes: Mapping[str, int], pieces: int,
     ) -> None:  # fmt: skip
-        self._boxes, self._comm, self._device = boxes, comm, device
+        self._buffers, self._comm, self._device = buffers, comm, device
         self._stage = stages[comm.rank]
         self._sizes, self._pieces = dict(sizes), pieces
         self._memory = device_memory(device)
         self._places = [_layout(stage, sizes, pieces)[0] for stage in stages]
         saved = [nbytes_of(node, sizes) for _, node in self._stage.saved]
-        self._saved_starts, self._saved_bytes = _starts(saved)
+        self._saved_starts, self._saved_bytes = placed(saved)
         reported = [nbytes_of(node, {}) for _, node in self._stage.reported]
-        self._report_starts, nbytes = _starts(reported, 8)
+        self._report_starts, nbytes = placed(reported)
         self._reports = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
         self._free: list[MemoryManager] = []
 
@@ -87,12 +64,16 @@ class PeerStages:
         cls, comm: Communicator, stages: Sequence[Stage], device: int, sizes: Mapping[str, int],
         pieces: int,
     ) -> PeerStages | str:  # fmt: skip
-        """Boxes of all stages; why not, on all ranks, where GPUs do not reach each other. Collective."""
+        """Buffers of all stages; why not, on all ranks, where GPUs do not reach each other. Collective."""
         own = stages[comm.rank]
         others = {c.goal for c in own.departures} | {c.source for c, _ in own.returned}
         nbytes = _layout(own, sizes, pieces)[1]
-        boxes = Boxes.among(comm, device, [nbytes], sorted(others))
-        return boxes if isinstance(boxes, str) else cls(boxes, comm, stages, device, sizes, pieces)
+        buffers = PeerBuffers.among(comm, device, [nbytes], sorted(others))
+        return (
+            buffers
+            if isinstance(buffers, str)
+            else cls(buffers, comm, stages, device, sizes, pieces)
+        )
 
     def fits(self, sizes: Mapping[str, int], pieces: int) -> bool:
         """Whether micro-batches of these sizes have room."""
@@ -101,7 +82,7 @@ class PeerStages:
     @property
     def copied(self) -> int:
         """Bytes that this rank has written to other GPUs' memory."""
-        return self._boxes.copied
+        return self._buffers.copied
 
     # --- a micro-batch ----------------------------------------------------------------------------
 
@@ -134,8 +115,8 @@ class PeerStages:
             raise
         pairs = zip(stage.reported, self._report_starts, strict=True)
         found = [self._host(node, reports + at) for (_, node), at in pairs]
-        self._boxes.done()
-        self._boxes.copied += sum(nbytes_of(c.value, sizes) for c in stage.departures)
+        self._buffers.done()
+        self._buffers.copied += sum(nbytes_of(c.value, sizes) for c in stage.departures)
         saved = {
             stands: self._seen(node, start + at, sizes, kept)
             for (node, stands), at in zip(stage.saved, self._saved_starts, strict=True)
@@ -152,8 +133,8 @@ class PeerStages:
         """
         goals = [self._goal(c, _BACK, number) for c, _ in self._stage.returned]
         self._run(executable, feeds, goals)
-        self._boxes.done()
-        self._boxes.copied += sum(nbytes_of(c.value, sizes) for c, _ in self._stage.returned)
+        self._buffers.done()
+        self._buffers.copied += sum(nbytes_of(c.value, sizes) for c, _ in self._stage.returned)
 
     def let_go(self, kept: MemoryManager) -> None:
         """Take memory for another micro-batch."""
@@ -165,8 +146,8 @@ class PeerStages:
         """Wait for a value of a micro-batch, on its way forward (0) or back (1)."""
         source = crossing.source if way == _FORWARD else crossing.goal
         self._comm.recv(np.empty(1, np.uint8), source, tag=2 * crossing.number + way)
-        address = self._boxes.own[0] + self._place(self._comm.rank, crossing, way, number)
-        return self._seen(crossing.value, address, sizes, self._boxes)
+        address = self._buffers.own[0] + self._place(self._comm.rank, crossing, way, number)
+        return self._seen(crossing.value, address, sizes, self._buffers)
 
     def tell(self, crossing: Crossing, way: int) -> tuple[Any, Array]:
         """Say that a value is there; a request, and what it sends."""
@@ -181,7 +162,7 @@ class PeerStages:
 
     def ends(self) -> None:
         """Wait until this GPU has read all that came."""
-        self._boxes.done()
+        self._buffers.done()
 
     # --- places -----------------------------------------------------------------------------------
 
@@ -196,7 +177,7 @@ class PeerStages:
 
     def _goal(self, crossing: Crossing, way: int, number: int) -> int:
         rank = crossing.goal if way == _FORWARD else crossing.source
-        return self._boxes.of[rank][0] + self._place(rank, crossing, way, number)
+        return self._buffers.of[rank][0] + self._place(rank, crossing, way, number)
 
     def _place(self, rank: int, crossing: Crossing, way: int, number: int) -> int:
         start, step = self._places[rank][crossing.number, way]
@@ -225,25 +206,10 @@ def can_cross(stage: Stage, programs: Sequence[Executable], device: int) -> bool
 def _layout(
     stage: Stage, sizes: Mapping[str, int], pieces: int
 ) -> tuple[dict[tuple[int, int], tuple[int, int]], int]:
-    """Where values come to in a stage's box, by crossing and way: the first, and the bytes to the next."""
+    """Where values come to in a stage's buffer, by crossing and way: the first, and the bytes to the next."""
     coming = [(c, _FORWARD) for c in stage.arrivals]
     coming += [(c, _BACK) for c in stage.departures if c.returns]
-    found, end = {}, 0
-    for crossing, way in coming:
-        step = _aligned(nbytes_of(crossing.value, sizes))
-        found[crossing.number, way] = end, step
-        end += step * pieces
-    return found, end
-
-
-def _starts(lengths: Sequence[int], alignment: int = ALIGNMENT) -> tuple[list[int], int]:
-    """Where pieces of these lengths begin, one behind the other, and where the last one ends."""
-    starts, end = [], 0
-    for nbytes in lengths:
-        starts.append(end)
-        end += math.ceil(nbytes / alignment) * alignment
-    return starts, end
-
-
-def _aligned(nbytes: int) -> int:
-    return math.ceil(nbytes / ALIGNMENT) * ALIGNMENT
+    steps = [placed([nbytes_of(crossing.value, sizes)])[1] for crossing, _ in coming]
+    starts, end = placed([step * pieces for step in steps])
+    where = zip(coming, starts, steps, strict=True)
+    return {(crossing.number, way): (start, step) for (crossing, way), start, step in where}, end
