@@ -16,7 +16,7 @@ import numpy as np
 from magmadnn.errors import DeviceError
 
 from .engine import PRODUCT_WORKSPACE, ProductNode
-from .libraries.taken import Taken
+from .libraries.recorded import RecordedCall
 
 _REAL = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # CUDA_R_32F and so on
 _COMPUTE_32F, _COMPUTE_TF32, _COMPUTE_64F = 68, 77, 70
@@ -97,10 +97,10 @@ class Products:
             DeviceError: if there is none.
         """
         with ExitStack() as held:
-            name, _, arguments = self.taken(node, held)
+            name, _, arguments = self.recorded(node, held)
             self._call(name, *arguments)
 
-    def taken(self, node: ProductNode, held: ExitStack) -> Taken:
+    def recorded(self, node: ProductNode, held: ExitStack) -> RecordedCall:
         """The call of a product, to be made until `held` is closed.
 
         Raises:
@@ -125,7 +125,7 @@ class Products:
             byref(chosen), c_void_p(node.workspace), c_size_t(PRODUCT_WORKSPACE),
             c_void_p(self._stream),
         )  # fmt: skip
-        return Taken("cublasLtMatmul", self._library.cublasLtMatmul, arguments)
+        return RecordedCall("cublasLtMatmul", self._library.cublasLtMatmul, arguments)
 
     # --- descriptions -----------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from ._cublaslt import Products
 from ._cudnn import Convolutions
 from ._cudnn_library import find_cudnn
 from ._cupy import CudaEvent
-from ._moving import CudaMoving
+from ._replay import CudaReplay
 from .called import Called, CalledAlone
 from .engine import (
     FUSED_CONVOLUTIONS,
@@ -35,13 +35,13 @@ from .engine import (
     KernelNode,
     LibraryNode,
     MatrixNode,
-    MovingNode,
     NativeCall,
     ProductNode,
+    ReplayNode,
 )
 from .libraries.cufft import Transforms
 from .libraries.cusolver import MatrixFunctions
-from .libraries.taken import Taken
+from .libraries.recorded import RecordedCall
 from .nodes.arrays import ArrayNode, DeviceArray, HostNode
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
@@ -422,22 +422,22 @@ class CudaEngine(CudaLane):
 
         return CalledAlone(node.title, call)
 
-    # --- with other memory each time: see `Takers` ------------------------------------------------
+    # --- with other memory each time: see `Recorder` ------------------------------------------------
 
-    def moving(self, nodes: Sequence[MovingNode]) -> CudaMoving:
-        return CudaMoving(nodes, self, self.here())
+    def replay(self, nodes: Sequence[ReplayNode]) -> CudaReplay:
+        return CudaReplay(nodes, self, self.here())
 
-    def product(self, node: ProductNode, held: contextlib.ExitStack) -> Taken:
-        return self._products_at_once.taken(node, held)
+    def product(self, node: ProductNode, held: contextlib.ExitStack) -> RecordedCall:
+        return self._products_at_once.recorded(node, held)
 
-    def matrices(self, node: MatrixNode) -> list[Taken]:
+    def matrices(self, node: MatrixNode) -> list[RecordedCall]:
         functions = self._functions_at_once
         if node.is_captured:
-            return functions.taken(node)
-        return [Taken(node.title, functools.partial(functions.call, node))]
+            return functions.recorded(node)
+        return [RecordedCall(node.title, functools.partial(functions.call, node))]
 
-    def transform(self, node: FourierNode) -> list[Taken]:
-        return self._transforms_at_once.taken(node)
+    def transform(self, node: FourierNode) -> list[RecordedCall]:
+        return self._transforms_at_once.recorded(node)
 
     def call_arrays(self, node: ArrayNode) -> None:
         with cupy.cuda.Stream.from_external(_Stream(self.stream)):

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from .nodes.among_gpus import AmongNode as AmongNode
 from .nodes.arrays import ArrayNode as ArrayNode
 from .nodes.arrays import HostNode as HostNode
-from .nodes.elsewhere import CopyNode as CopyNode
-from .nodes.elsewhere import Moving as Moving
 from .nodes.matrices import MatrixNode as MatrixNode
+from .nodes.stand_ins import CopyNode as CopyNode
+from .nodes.stand_ins import Replay as Replay
 from .nodes.transforms import FourierNode as FourierNode
 
 
@@ -222,7 +222,7 @@ FUSED_CONVOLUTIONS = CONVOLUTIONS | {"fprop_fused"}
 LibraryNode = ProductNode | MatrixNode | ConvolutionNode | FourierNode | AmongNode
 GraphNode = KernelNode | LibraryNode | EventNode
 # What can be begun with other memory each time.
-MovingNode = KernelNode | CopyNode | ProductNode | MatrixNode | FourierNode | ArrayNode
+ReplayNode = KernelNode | CopyNode | ProductNode | MatrixNode | FourierNode | ArrayNode
 
 PRODUCT_WORKSPACE = 32 << 20
 
@@ -370,8 +370,8 @@ class Engine(Protocol):
         """A call that no graph can hold (not `MatrixNode.is_captured`), to be launched like one."""
         ...
 
-    def moving(self, nodes: Sequence[MovingNode]) -> Moving:
-        """Nodes that run one after the other, given stand-ins (`nodes/elsewhere.py`) for some addresses.
+    def replay(self, nodes: Sequence[ReplayNode]) -> Replay:
+        """Nodes that run one after the other, given stand-ins (`nodes/stand_ins.py`) for some addresses.
 
         Of a `MatrixNode` stand-ins are among the operands of one that is captured; of a `ProductNode` they
         are a, b and c.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from magmadnn.backends.cuda.nodes.elsewhere import ALIGNMENT
+from magmadnn.backends.cuda.nodes.stand_ins import ALIGNMENT
 from magmadnn.memory import Kind
 
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from magmadnn.calls import checked_call
 from magmadnn.comm import Communicator
@@ -18,11 +17,11 @@ from .asked import Asked
 from .collecting import collecting_seldom
 from .given import Callbacks, callbacks_for, checked_models, numbers, rows_for, rows_in
 from .sharing.by_ranks import Ranks, ranks_for
+from .sharing.by_workers import fit_by_workers
 from .sharing.results import owners_of
 from .told import Told
 
 _WHAT = "fit_many"
-_BY_WORKERS: Final = "magmadnn.training.many.sharing.by_workers"  # most never need it
 
 
 @checked_call
@@ -138,9 +137,7 @@ def fit_many(
     workers = entered() if parallel is None else None
     if workers is not None:
         costs = asked.costs(found, available)
-        above = import_module(_BY_WORKERS)
-        histories: list[History] = above.fit_by_workers(workers, found, asked, costs, Told(verbose))
-        return histories
+        return fit_by_workers(workers, found, asked, costs, Told(verbose))
     communicator = ranks_for(_WHAT, parallel)
     members = asked.members(dict(enumerate(found)))
     if communicator is None:

@@ -48,12 +48,12 @@ from magmadnn.backends.cuda.engine import (
     KernelNode,
     LibraryNode,
     MatrixNode,
-    MovingNode,
     NativeCall,
     ProductNode,
+    ReplayNode,
 )
 from magmadnn.backends.cuda.nodes.arrays import DeviceArray
-from magmadnn.backends.cuda.nodes.elsewhere import ALIGNMENT, moved
+from magmadnn.backends.cuda.nodes.stand_ins import ALIGNMENT, with_addresses
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 from magmadnn.memory import as_dtype
 from magmadnn.runtime.cuda import code
@@ -223,10 +223,10 @@ class EmulatedCall:
         self._engine.later(lambda: self._engine.run(self.node))
 
 
-class EmulatedMoving:
+class EmulatedReplay:
     """Nodes one after the other, with other memory each time."""
 
-    def __init__(self, nodes: Sequence[MovingNode], engine: Emulator) -> None:
+    def __init__(self, nodes: Sequence[ReplayNode], engine: Emulator) -> None:
         self.nodes, self._engine = tuple(nodes), engine
         self.launches = 0
 
@@ -234,7 +234,7 @@ class EmulatedMoving:
         assert not any(place % ALIGNMENT for place in places)
         self.launches += 1
         for node in self.nodes:
-            self._engine.later(partial(self._engine.run, moved(node, places)))
+            self._engine.later(partial(self._engine.run, with_addresses(node, places)))
             if isinstance(node, ArrayNode):  # whose function raises where it is called
                 self._engine.wait()
 
@@ -444,7 +444,7 @@ class Emulator:
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         self._count = 0
         self.graphs: list[EmulatedGraph] = []
-        self.moved: list[EmulatedMoving] = []
+        self.replays: list[EmulatedReplay] = []
         self.marks: list[str] = []
         self.memory: HostMemory | None = None
         self.queue: list[Callable[[], None]] = []
@@ -458,7 +458,7 @@ class Emulator:
         """Forget graphs, and draw the order of nodes from this seed on."""
         self._draw.seed(seed)
         self.graphs.clear()
-        self.moved.clear()
+        self.replays.clear()
         self.queue.clear()
         for lane in self.lanes:
             lane.queue.clear()
@@ -527,10 +527,10 @@ class Emulator:
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 
-    def moving(self, nodes: Sequence[MovingNode]) -> EmulatedMoving:
-        assert all(isinstance(node, MovingNode) for node in nodes)
-        self.moved.append(EmulatedMoving(nodes, self))
-        return self.moved[-1]
+    def replay(self, nodes: Sequence[ReplayNode]) -> EmulatedReplay:
+        assert all(isinstance(node, ReplayNode) for node in nodes)
+        self.replays.append(EmulatedReplay(nodes, self))
+        return self.replays[-1]
 
     def alone(self, node: MatrixNode | ArrayNode | HostNode) -> EmulatedCall | CalledAlone:
         if isinstance(node, HostNode):

@@ -12,7 +12,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.engine import ArrayNode, CopyNode, MatrixNode
-from magmadnn.backends.cuda.nodes.elsewhere import stand_in
+from magmadnn.backends.cuda.nodes.stand_ins import stand_in
 from magmadnn.compiler.cuda.library.small import group
 from magmadnn.errors import NumericError
 from magmadnn.runtime.cuda.layout import Layout
@@ -20,7 +20,7 @@ from magmadnn.runtime.cuda.running.runner import CudaRunner
 from magmadnn.tensor.eager import programs
 from magmadnn.tensor.eager.programs import Programs, Traced
 from tests.runtime.cuda.devices import GPU, on
-from tests.runtime.cuda.emulator import EmulatedMoving, Emulator, emulated_device, needs_compiler
+from tests.runtime.cuda.emulator import EmulatedReplay, Emulator, emulated_device, needs_compiler
 from tests.runtime.cuda.test_eager_calls import (
     CALLS,
     PAIRED,
@@ -83,16 +83,16 @@ def test_operands_are_not_copied_and_bits_are_those_of_the_program(
     wanted = by_graphs(monkeypatch, EVERY[name], a)
     operand = there(a)
     device.graphs.clear()
-    device.moved.clear()
+    device.replays.clear()
     copies.clear()
     for _ in range(3):
         found = listed(EVERY[name](operand))
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(one.read(), other)
-    assert not device.graphs and device.moved
-    assert sum(moving.launches for moving in device.moved) >= 3
+    assert not device.graphs and device.replays
+    assert sum(replay.launches for replay in device.replays) >= 3
     inside = [
-        n for m in device.moved for n in m.nodes if isinstance(n, CopyNode) and n.nbytes > WORD
+        n for m in device.replays for n in m.nodes if isinstance(n, CopyNode) and n.nbytes > WORD
     ]
     assert not inside and not copies, name
     np.testing.assert_array_equal(operand.read(), a)
@@ -234,7 +234,7 @@ def test_others_are_computed_as_before(
     monkeypatch.setattr(Programs, "again", lambda self, known: None)
     for _ in range(2):
         np.testing.assert_allclose(L.pinv(operand).read(), wanted, atol=1e-12)
-    assert bool(device.moved) == computes
+    assert bool(device.replays) == computes
     np.testing.assert_array_equal(operand.read(), view(md.asarray(values)).read())
 
 
@@ -301,7 +301,7 @@ def test_tables_of_matrices_have_addresses_that_stay(
     for _ in range(3):
         found = call(there(a)).read()
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
-    nodes = [node for moving in device.moved for node in moving.nodes]
+    nodes = [node for replay in device.replays for node in replay.nodes]
     calls = [node for node in nodes if isinstance(node, MatrixNode)]
     assert calls and all(max(node.addresses) < stand_in(0) for node in calls)
 
@@ -311,7 +311,7 @@ def test_complex_matrices_are_read_where_they_lie(device: Emulator, copies: list
     for _ in range(2):
         np.testing.assert_allclose(L.inv(there(z)).read(), np.linalg.inv(z), atol=1e-13)
     assert not copies
-    assert any(isinstance(node, ArrayNode) for m in device.moved for node in m.nodes)
+    assert any(isinstance(node, ArrayNode) for m in device.replays for node in m.nodes)
 
 
 def test_a_result_that_is_an_operand_is_a_copy(device: Emulator, kept: Programs) -> None:
@@ -354,7 +354,7 @@ def test_python_does_little_in_a_call(
         call()
         call()
     device.wait()
-    monkeypatch.setattr(EmulatedMoving, "launch", lambda self, places: None)
+    monkeypatch.setattr(EmulatedReplay, "launch", lambda self, places: None)
     for call in calls:
         entered: list[str] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from magmadnn.backends.cuda.nodes.transforms import FourierNode
 
-from .taken import Caller, Taken
+from .recorded import Caller, RecordedCall
 
 # cufftType, single and double
 _TYPES = {"c2c": (0x29, 0x69), "r2c": (0x2A, 0x6A), "c2r": (0x2C, 0x6C)}
@@ -44,9 +44,9 @@ class Transforms:
         places = c_void_p(node.source), c_void_p(node.result)
         begin(self._library, _CALLS[node.kind][node.double], plan, *places, *direction)
 
-    def taken(self, node: FourierNode) -> list[Taken]:
+    def recorded(self, node: FourierNode) -> list[RecordedCall]:
         """What `call` calls of the library, to be called later."""
-        with self._caller.taking() as found:
+        with self._caller.recording() as found:
             self.call(node)
         return found
 

@@ -9,9 +9,9 @@ from magmadnn.backends.cuda.nodes.matrices import MatrixNode
 
 from .factors import Factors
 from .handles import Copy, Handles
+from .recorded import RecordedCall
 from .refinements import Refinements
 from .spectra import Spectra
-from .taken import Taken
 
 
 class MatrixFunctions:
@@ -38,10 +38,10 @@ class MatrixFunctions:
         """Give the stream the call of a node."""
         self._of(node).call(node)
 
-    def taken(self, node: MatrixNode) -> list[Taken]:
+    def recorded(self, node: MatrixNode) -> list[RecordedCall]:
         """What `call` calls of the libraries, to be called later: of functions that look at no values."""
         assert node.is_captured
-        with self._caller.taking() as found:
+        with self._caller.recording() as found:
             self.call(node)
         return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode
 
-from .taken import Caller
+from .recorded import Caller
 
 _LETTERS = {"float32": "S", "float64": "D"}
 _REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}

@@ -1,7 +1,7 @@
 """Plans of fixed sizes that compute on operands where they lie, and write results where these are wanted.
 
 No graph, which would hold addresses: what there is to launch is begun call by call, in order, with the
-addresses of now (`nodes/elsewhere.py`). Operands are not copied. A result is, if it is an operand or a
+addresses of now (`nodes/stand_ins.py`). Operands are not copied. A result is, if it is an operand or a
 constant, or shares memory with another value.
 """
 
@@ -18,11 +18,11 @@ from magmadnn.backends.cuda.engine import (
     CopyNode,
     HostNode,
     MatrixNode,
-    Moving,
-    MovingNode,
     ProductNode,
+    Replay,
+    ReplayNode,
 )
-from magmadnn.backends.cuda.nodes.elsewhere import (
+from magmadnn.backends.cuda.nodes.stand_ins import (
     ALIGNMENT,
     MOST_STAND_INS,
     number_of,
@@ -78,7 +78,7 @@ def direct(
     apart = frozenset[int]()
     while True:
         made = Direct(plan, device, tensor_float, operands, finite, apart)
-        if made.layout.variables or not made.can_move:
+        if made.layout.variables or not made.can_replay:
             return None
         if not made.fixed:
             return made
@@ -91,7 +91,7 @@ class Direct:
 
     Attributes:
         layout: where what is in between lies.
-        can_move: whether all that is launched can be begun so.
+        can_replay: whether all that is launched can be begun so.
         fixed: numbers of those whose addresses a launch takes from the device's memory.
 
     Args:
@@ -127,11 +127,11 @@ class Direct:
         self._faulty = may_fault(plan) or bool(self._looked)
         self._word = device_memory(device).pinned(_WORD).view(np.int64)
         nodes = self._nodes()
-        self.can_move = all(isinstance(node, MovingNode) for node in nodes)
+        self.can_replay = all(isinstance(node, ReplayNode) for node in nodes)
         self.fixed = frozenset[int]().union(*map(_fixed_in, nodes))
-        self._moving: Moving | None = None
-        if self.can_move and not self.fixed:
-            self._moving = self._engine.moving(nodes)
+        self._replay: Replay | None = None
+        if self.can_replay and not self.fixed:
+            self._replay = self._engine.replay(nodes)
 
     def run(self, fed: Fed, goals: Sequence[int]) -> bool:
         """Compute, with results at addresses on the device; False where something is wrong.
@@ -156,9 +156,9 @@ class Direct:
         Args:
             places: addresses of operands and results.
         """
-        if self._moving is None or self._instance.can_specialise():
-            self._moving = self._engine.moving(self._nodes())
-        self._moving.launch(places)
+        if self._replay is None or self._instance.can_specialise():
+            self._replay = self._engine.replay(self._nodes())
+        self._replay.launch(places)
         if not self._faulty:
             return True
         self._engine.wait()
@@ -178,7 +178,7 @@ class Direct:
             if isinstance(base.op, Op) and base not in plan.inside:
                 yield number, base
 
-    def _nodes(self) -> list[MovingNode]:
+    def _nodes(self) -> list[ReplayNode]:
         """What is launched, in order: looks at operands, the plan, copies of results and of the word."""
         layout, engine, items = self.layout, self._engine, self._instance.items
         looks = [
@@ -189,7 +189,7 @@ class Direct:
         parts = [looks]
         for part in cut_at_calls(self._instance.all_launches()):
             parts.append(list(part) if items.small else merged(part, items.chip).items)
-        nodes = list[Any]()  # of another kind as well where not `can_move`
+        nodes = list[Any]()  # of another kind as well where not `can_replay`
         for some in parts:
             if some and isinstance(some[0].what, ArrayNode | HostNode):
                 nodes.append(some[0].what)

@@ -1,4 +1,4 @@
-"""Launches with other memory each time: calls that are taken down once, on stand-ins of the libraries."""
+"""Launches with other memory each time: calls that are recorded once, on stand-ins of the libraries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from magmadnn.backends.cuda import _driver as driver
 from magmadnn.backends.cuda._cublaslt import Products
-from magmadnn.backends.cuda._moving import CudaMoving
+from magmadnn.backends.cuda._replay import CudaReplay
 from magmadnn.backends.cuda.engine import (
     ArrayNode,
     CopyNode,
@@ -23,9 +23,9 @@ from magmadnn.backends.cuda.engine import (
 )
 from magmadnn.backends.cuda.libraries.cufft import Transforms
 from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
-from magmadnn.backends.cuda.libraries.taken import Taken
+from magmadnn.backends.cuda.libraries.recorded import RecordedCall
 from magmadnn.backends.cuda.nodes.arrays import DeviceArray
-from magmadnn.backends.cuda.nodes.elsewhere import moved, number_of, parted, stand_in
+from magmadnn.backends.cuda.nodes.stand_ins import number_of, parted, stand_in, with_addresses
 from magmadnn.errors import DeviceError
 from tests.backends import test_cublaslt, test_cufft, test_cusolver
 from tests.runtime.cuda.emulator import _seen
@@ -59,7 +59,7 @@ class Driver:
 
 
 class Device:
-    """Takes calls down, as an engine does."""
+    """Records calls, as an engine does."""
 
     stream = STREAM
 
@@ -77,21 +77,21 @@ class Device:
     def __exit__(self, *error: object) -> None:
         self.inside -= 1
 
-    def product(self, node: ProductNode, held: ExitStack) -> Taken:
-        return self._products.taken(node, held)
+    def product(self, node: ProductNode, held: ExitStack) -> RecordedCall:
+        return self._products.recorded(node, held)
 
-    def matrices(self, node: MatrixNode) -> list[Taken]:
-        return self._functions.taken(node)
+    def matrices(self, node: MatrixNode) -> list[RecordedCall]:
+        return self._functions.recorded(node)
 
-    def transform(self, node: FourierNode) -> list[Taken]:
-        return self._transforms.taken(node)
+    def transform(self, node: FourierNode) -> list[RecordedCall]:
+        return self._transforms.recorded(node)
 
     def call_arrays(self, node: ArrayNode) -> None:
         assert self.inside
         node.run([_seen(array) for array in node.arrays])
 
-    def moving(self, *nodes: Any) -> CudaMoving:
-        return CudaMoving(nodes, self, self)
+    def replay(self, *nodes: Any) -> CudaReplay:
+        return CudaReplay(nodes, self, self)
 
 
 @pytest.fixture
@@ -108,19 +108,19 @@ def test_stand_ins_are_no_addresses_and_no_numbers() -> None:
     for other in (0, 7, -1, -(1 << 60), 1 << 47, (1 << 50) - (1 << 41), *scales):
         assert number_of(other) is None and parted(other) is None
     node = CopyNode(stand_in(1) + 8, stand_in(0), 16)
-    assert moved(node, [512, 1024]) == CopyNode(1032, 512, 16)
+    assert with_addresses(node, [512, 1024]) == CopyNode(1032, 512, 16)
     arrays = ArrayNode("x", (DeviceArray(stand_in(0), (2,), (8,), np.dtype("f8")),), print)
-    assert moved(arrays, [256]).arrays[0].address == 256
+    assert with_addresses(arrays, [256]).arrays[0].address == 256
 
 
 def test_kernels_and_copies(calls: Driver) -> None:
     a, b = np.arange(4.0), np.zeros(4)
     kernel = KernelNode(4, (1, 2, 3), (32, 1, 1), 0, (5, stand_in(1) + 8, -1, stand_in(0)))
-    moving = Device().moving(kernel, CopyNode(stand_in(1), stand_in(0), a.nbytes))
+    replay = Device().replay(kernel, CopyNode(stand_in(1), stand_in(0), a.nbytes))
     for left, right in ((a, b), (b, a)):
         left[:] = RNG.normal(size=4)
         places = [left.ctypes.data, right.ctypes.data]
-        moving.launch(places)
+        replay.launch(places)
         np.testing.assert_array_equal(left, right)
         assert calls.launched[-1][0] == [1, 2, 3, 32, 1, 1]
         assert calls.launched[-1][2] == [5, places[1] + 8, -1, places[0]]
@@ -140,12 +140,12 @@ def test_functions_of_matrices(calls: Driver) -> None:
         MatrixNode("getrs", settings=(False,), rows=2, operands=(first, second), **told),
     )
     device = Device()
-    moving = device.moving(*nodes)
+    replay = device.replay(*nodes)
     before = len(device.solver.calls)
     for _ in range(3):
         a, b = RNG.normal(size=(n, n)), RNG.normal(size=(2, n))
         factors, right = a.T.copy(), np.r_[0.0, 0.0, b.reshape(-1)]
-        moving.launch([factors.ctypes.data, right.ctypes.data])
+        replay.launch([factors.ctypes.data, right.ctypes.data])
         np.testing.assert_allclose(right[2:].reshape(2, n), np.linalg.solve(a, b.T).T, atol=1e-10)
     assert len(device.solver.calls) == before + 6  # nothing is asked again
 
@@ -157,14 +157,14 @@ def test_products_hold_their_descriptions(calls: Driver) -> None:
     )  # fmt: skip
     device = Device()
     held = len(device.lt.held)
-    moving = device.moving(node)
+    replay = device.replay(node)
     assert len(device.lt.held) == held + 4
     for _ in range(2):
         a, b, c = RNG.normal(size=(3, 5)), RNG.normal(size=(4, 5)), np.full((3, 4), np.nan)
-        moving.launch([x.ctypes.data for x in (a, b, c)])
+        replay.launch([x.ctypes.data for x in (a, b, c)])
         np.testing.assert_allclose(c, a @ b.T)
     assert device.lt.calls == ["float64 algorithm 3 stream 7"] * 2
-    del moving
+    del replay
     gc.collect()
     assert len(device.lt.held) == held
 
@@ -177,10 +177,10 @@ def test_transforms_and_functions_of_arrays(calls: Driver) -> None:
     def doubled(given: Any) -> None:
         given[1][...] = 2 * given[0]
 
-    moving = Device().moving(transform, ArrayNode("doubled", arrays, doubled))
+    replay = Device().replay(transform, ArrayNode("doubled", arrays, doubled))
     for _ in range(2):
         x, y, z = (np.array(RNG.normal(size=n), np.complex128) for _ in range(3))
-        moving.launch([v.ctypes.data for v in (x, y, z)])
+        replay.launch([v.ctypes.data for v in (x, y, z)])
         np.testing.assert_allclose(z, 2 * np.fft.fft(x))
 
 
@@ -190,9 +190,9 @@ def test_failures_name_the_function(calls: Driver, monkeypatch: pytest.MonkeyPat
     device._transforms = Transforms(device.fourier, STREAM)
     node = FourierNode("c2c", True, (6,), 1, False, stand_in(0), stand_in(1), 99)
     with pytest.raises(DeviceError, match="the device failed: cufftExecZ2Z gives status 5"):
-        device.moving(node).launch([0, 0])
+        device.replay(node).launch([0, 0])
     calls.status = 700
     monkeypatch.setattr(driver, "fail", lambda name, status: pytest.fail(f"{name} {status}"))
     with pytest.raises(pytest.fail.Exception, match="cuMemcpyAsync 700"):
-        moving = device.moving(CopyNode(stand_in(0), stand_in(1), 8))
-        moving.launch([room.ctypes.data for room in np.zeros((2, 1))])
+        replay = device.replay(CopyNode(stand_in(0), stand_in(1), 8))
+        replay.launch([room.ctypes.data for room in np.zeros((2, 1))])

@@ -1,4 +1,4 @@
-"""Launches with other memory each time, on a stream of a CUDA device: calls that are taken down once.
+"""Launches with other memory each time, on a stream of a CUDA device: calls that are recorded once.
 
 What functions of the driver and of libraries are given stays as it is from launch to launch but for addresses
 that take the places of stand-ins. So a launch is as many calls as there are, and little else.
@@ -21,17 +21,17 @@ from .engine import (
     FourierNode,
     KernelNode,
     MatrixNode,
-    MovingNode,
     ProductNode,
+    ReplayNode,
 )
-from .libraries.taken import Taken
-from .nodes.elsewhere import moved, parted
+from .libraries.recorded import RecordedCall
+from .nodes.stand_ins import parted, with_addresses
 
 _LAUNCH, _COPY = "cuLaunchKernel", "cuMemcpyAsync"
 
 
-class Takers(Protocol):
-    """Takes down calls of libraries, which are loaded when they are wanted.
+class Recorder(Protocol):
+    """Records calls of libraries, which are loaded when they are wanted.
 
     Attributes:
         stream: what calls are given to.
@@ -39,15 +39,15 @@ class Takers(Protocol):
 
     stream: int
 
-    def product(self, node: ProductNode, held: ExitStack) -> Taken:
+    def product(self, node: ProductNode, held: ExitStack) -> RecordedCall:
         """The call of a product, to be made until `held` is closed."""
         ...
 
-    def matrices(self, node: MatrixNode) -> list[Taken]:
+    def matrices(self, node: MatrixNode) -> list[RecordedCall]:
         """The calls of a function of matrices; one that looks at values is one call, of other functions."""
         ...
 
-    def transform(self, node: FourierNode) -> list[Taken]:
+    def transform(self, node: FourierNode) -> list[RecordedCall]:
         """The calls of a transform."""
         ...
 
@@ -56,17 +56,17 @@ class Takers(Protocol):
         ...
 
 
-class CudaMoving:
-    """`Moving` on one stream.
+class CudaReplay:
+    """`Replay` on one stream.
 
     Args:
         nodes: in order.
-        takers: of the device.
+        recorder: of the device.
         here: with the device's context, and alone.
     """
 
-    def __init__(self, nodes: Sequence[MovingNode], takers: Takers, here: Any) -> None:
-        self._takers, self._here = takers, here
+    def __init__(self, nodes: Sequence[ReplayNode], recorder: Recorder, here: Any) -> None:
+        self._recorder, self._here = recorder, here
         # what is set to an address: of memory by its number, so many bytes behind its first
         self._patches: list[tuple[Any, int, int]] = []
         self._places: Sequence[int] = ()
@@ -74,7 +74,7 @@ class CudaMoving:
         held = ExitStack()
         weakref.finalize(self, held.close)
         with here:
-            self._calls = [call for node in nodes for call in self._taken(node, held)]
+            self._calls = [call for node in nodes for call in self._recorded(node, held)]
         for call in self._calls:
             self._patch([a for a in call.arguments if isinstance(a, c_void_p | c_uint64)])
 
@@ -94,34 +94,35 @@ class CudaMoving:
             if (found := parted(argument.value or 0)) is not None:
                 self._patches.append((argument, *found))
 
-    def _taken(self, node: MovingNode, held: ExitStack) -> list[Taken]:
+    def _recorded(self, node: ReplayNode, held: ExitStack) -> list[RecordedCall]:
         if isinstance(node, KernelNode):
             return [self._kernel(node)]
         if isinstance(node, CopyNode):
             told = c_uint64(node.to), c_uint64(node.source), c_size_t(node.nbytes)
-            return [Taken(_COPY, driver.function(_COPY), (*told, c_void_p(self._takers.stream)))]
+            arguments = (*told, c_void_p(self._recorder.stream))
+            return [RecordedCall(_COPY, driver.function(_COPY), arguments)]
         if isinstance(node, ProductNode):
-            return [self._takers.product(node, held)]
+            return [self._recorder.product(node, held)]
         if isinstance(node, MatrixNode):
-            return self._takers.matrices(node)
+            return self._recorder.matrices(node)
         if isinstance(node, FourierNode):
-            return self._takers.transform(node)
+            return self._recorder.transform(node)
         me = weakref.ref(self)
 
         def call() -> None:
-            moving = me()
-            assert moving is not None  # who is launching now
-            moving._takers.call_arrays(moved(node, moving._places))
+            replay = me()
+            assert replay is not None  # who is launching now
+            replay._recorder.call_arrays(with_addresses(node, replay._places))
 
-        return [Taken(node.title, call)]
+        return [RecordedCall(node.title, call)]
 
-    def _kernel(self, node: KernelNode) -> Taken:
+    def _kernel(self, node: KernelNode) -> RecordedCall:
         driver.allow_shared_bytes(node.function, node.shared_bytes)
         values, places = driver.packed(node.arguments)
         self._held.append(values)
         self._patch([c_uint64.from_buffer(values, 8 * k) for k in range(len(node.arguments))])
         arguments = (
             c_void_p(node.function), *map(c_uint, node.grid), *map(c_uint, node.block),
-            c_uint(node.shared_bytes), c_void_p(self._takers.stream), places, None,
+            c_uint(node.shared_bytes), c_void_p(self._recorder.stream), places, None,
         )  # fmt: skip
-        return Taken(_LAUNCH, driver.function(_LAUNCH), arguments)
+        return RecordedCall(_LAUNCH, driver.function(_LAUNCH), arguments)

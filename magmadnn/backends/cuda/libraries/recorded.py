@@ -1,4 +1,4 @@
-"""Calls of libraries that are taken down, to be made later and again."""
+"""Calls of libraries that are recorded, to be made later and again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from magmadnn.errors import DeviceError
 
 
-class Taken(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call.
 
     Attributes:
@@ -24,10 +24,10 @@ class Taken(NamedTuple):
 
 
 class Caller:
-    """Calls functions of libraries that give 0 if all went well; or takes down what would be called."""
+    """Calls functions of libraries that give 0 if all went well; or records what would be called."""
 
     def __init__(self) -> None:
-        self._taken: list[Taken] | None = None
+        self._recorded: list[RecordedCall] | None = None
 
     def ask(self, library: Any, name: str, *arguments: Any) -> None:
         """Call a function now, in any case.
@@ -40,17 +40,17 @@ class Caller:
             raise DeviceError(f"the device failed: {name} gives status {status}")
 
     def begin(self, library: Any, name: str, *arguments: Any) -> None:
-        """Call a function that gives a stream something to do, or take the call down."""
-        if self._taken is None:
+        """Call a function that gives a stream something to do, or record the call."""
+        if self._recorded is None:
             self.ask(library, name, *arguments)
         else:
-            self._taken.append(Taken(name, getattr(library, name), arguments))
+            self._recorded.append(RecordedCall(name, getattr(library, name), arguments))
 
     @contextmanager
-    def taking(self) -> Iterator[list[Taken]]:
-        """Take down what is begun meanwhile, in order; one thread at a time."""
-        self._taken = found = list[Taken]()
+    def recording(self) -> Iterator[list[RecordedCall]]:
+        """Record what is begun meanwhile, in order; one thread at a time."""
+        self._recorded = found = list[RecordedCall]()
         try:
             yield found
         finally:
-            self._taken = None
+            self._recorded = None

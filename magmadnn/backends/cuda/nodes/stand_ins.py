@@ -32,7 +32,7 @@ class CopyNode:
     after: tuple[int, ...] = ()
 
 
-class Moving(Protocol):
+class Replay(Protocol):
     """Launches in order, to be begun again and again with other memory."""
 
     def launch(self, places: Sequence[int]) -> None:
@@ -68,7 +68,7 @@ def parted(address: int) -> tuple[int, int] | None:
     return (number, behind) if abs(behind) < _MOST_BYTES else None
 
 
-def moved(node: Node, places: Sequence[int]) -> Node:
+def with_addresses(node: Node, places: Sequence[int]) -> Node:
     """A node with addresses in place of stand-ins."""
     given: Any = node  # all nodes are dataclasses
     made: Node = replace(
