@@ -85,7 +85,7 @@ def test_the_same_numbers_as_through_the_hosts(ranks: int, monkeypatch: pytest.M
     check(found, by_hosts)
 
 
-def test_larger_batches_get_larger_boxes() -> None:
+def test_larger_batches_get_larger_buffers() -> None:
     """In the second of two fits; the first one's buffers are given back."""
     with emulated_device(devices=2):
 
@@ -189,3 +189,28 @@ def test_what_is_wrong_on_one_stage_is_told_on_all(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
         assert told == simulate(2, one, True)
     assert any("stopped the step" in text for text in told)
+
+
+@pytest.mark.parametrize("program", ["_forward", "_backward"])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_error_of_a_stage_ends_the_step_on_all(stage: int, program: str) -> None:
+    """Wherever it is, nobody waits for what was not computed."""
+
+    def one(comm: Any) -> None:
+        model = deep(f"cuda:{comm.rank}")
+        way = md.parallel.Pipeline(comm, micro_batches=3)
+        options: dict[str, Any] = {"batch_size": 32, "epochs": 1, "verbose": False, "parallel": way}
+        model.fit(X, Y, **options)
+        there = model._step[2]._there
+        assert there.peers is not None
+
+        def fails(feeds: Any, goals: Any) -> bool:
+            raise MagmaDNNError("no room")
+
+        if comm.rank == stage:
+            getattr(there, program).run_into = fails
+        with pytest.raises(MagmaDNNError, match="no room"):
+            model.fit(X, Y, **options)
+
+    with emulated_device(devices=2):
+        simulate(2, one)

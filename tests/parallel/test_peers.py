@@ -20,6 +20,8 @@ from magmadnn.comm.gpu.peer_buffers import PeerBuffers
 from magmadnn.errors import NumericError
 from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.parallel.peers.parameters import PeerParameters
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda.data.copies import CopiesAtOnce
 from magmadnn.storage.checkpoint import parameters_sha256
 from tests.runtime.cuda.emulator import HostMemory, emulated_device, needs_compiler
 
@@ -158,6 +160,21 @@ def test_the_same_numbers_as_through_the_hosts(name: str, monkeypatch: pytest.Mo
     for one, other in zip(there, by_hosts, strict=True):
         for key, value in one[3].items():
             np.testing.assert_allclose(value, other[3][key], rtol=0, atol=far)
+
+
+@pytest.mark.parametrize("name", ["copies one by one", "outputs by the host"])
+def test_the_same_numbers_where_one_launch_does_not_do(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with emulated_device(devices=2):
+        found = simulate(3, lambda comm: trained(comm, DEVICES))
+        if name == "copies one by one":  # as for many arrays, or dtypes that kernels do not read
+            monkeypatch.setattr(CopiesAtOnce, "can", staticmethod(lambda arrays: False))
+        else:
+            monkeypatch.setattr(Executable, "run_into", lambda *_: False)
+        other = simulate(3, lambda comm: trained(comm, DEVICES))
+    assert [one[:2] for one in found] == [one[:2] for one in other]
+    assert [one[2].peer_bytes for one in found] == [one[2].peer_bytes for one in other]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
