@@ -29,6 +29,7 @@ with code 2.
 
 from __future__ import annotations
 
+import builtins
 import reprlib
 from collections.abc import Callable, Iterable
 from typing import Self
@@ -200,6 +201,25 @@ class MissingExtraError(MagmaDNNError, ImportError):
     def of(cls, library: str, needed_for: str, extra: str) -> MissingExtraError:
         """The error for a missing `library` that comes with the extra `extra`."""
         return cls(f"{needed_for} needs {library}, which is not installed: {installing(extra)}")
+
+
+def text_of(error: BaseException) -> str:
+    """What an error was made with, for one of its class in another process."""
+    return str(error.args[0]) if error.args and isinstance(error, MagmaDNNError) else str(error)
+
+
+def error_like(name: str, text: str) -> BaseException:
+    """An error of a class by its name, ours or Python's, as another process told of it.
+
+    A `CommunicationError` that names the class, where it is one of the user's own or wants other arguments.
+    """
+    kind = globals().get(name) or getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        try:
+            return kind(text)
+        except TypeError:  # other arguments
+            pass
+    return CommunicationError(f"{text} ({name})")
 
 
 def installing(*extras: str) -> str:

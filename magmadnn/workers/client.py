@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import selectors
 import threading
@@ -12,13 +11,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from magmadnn import errors
 from magmadnn.calls import ADDED
 from magmadnn.comm import SerialCommunicator
 from magmadnn.comm.job import ranks_of_job
 from magmadnn.comm.launching.launcher import usable_cores
 from magmadnn.comm.sites import call_site, told_site
-from magmadnn.errors import ArgumentError, CommunicationError, UnknownAttributeError
+from magmadnn.errors import (
+    ArgumentError,
+    CommunicationError,
+    MagmaDNNError,
+    UnknownAttributeError,
+    error_like,
+)
 
 from .handlers import Answer, Worker, find_handler
 from .ranks import join
@@ -315,7 +319,7 @@ class Workers:
 
     def _finish_all(self) -> None:
         """A job's ranks go on: what they still have to answer is waited for."""
-        with contextlib.suppress(errors.MagmaDNNError):
+        with contextlib.suppress(MagmaDNNError):
             while self._pending:
                 self._finish(self._pending[-1])
 
@@ -334,14 +338,8 @@ class Workers:
 
 def _raised(record: dict[str, Any], count: int) -> Exception:
     """The error that a worker raised, with its number and line."""
-    name = record["error"]
-    kind = getattr(errors, name, None) or getattr(builtins, name, None)
     text = f"worker {record['rank']} of {count}, at {record['line']}: {record['text']}"
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return CommunicationError(f"{text} ({name})")
-    try:
-        error = kind(text)
-    except TypeError:  # an exception that wants other arguments
-        return CommunicationError(f"{text} ({name})")
+    error = error_like(record["error"], text)
+    assert isinstance(error, Exception)  # workers tell of no others
     error.add_note(f"on the worker:\n{record['trace']}")
     return error

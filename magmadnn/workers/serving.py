@@ -16,7 +16,7 @@ from typing import Any, Final
 from magmadnn.comm import Communicator, world
 from magmadnn.comm.job import rank_in_job
 from magmadnn.comm.sites import line_of, told_site
-from magmadnn.errors import MagmaDNNError
+from magmadnn.errors import text_of
 
 from .handlers import Answer, Worker, find_handler
 from .records import packed, receive, send
@@ -89,11 +89,10 @@ def answer(worker: Worker, record: dict[str, Any], arrays: list[Any]) -> list[An
 
 def described(error: Exception, rank: int) -> dict[str, Any]:
     """An error as a record."""
-    text = str(error.args[0]) if error.args and isinstance(error, MagmaDNNError) else str(error)
     lines = traceback.format_exception(error)
     return {
         "error": type(error).__name__,
-        "text": text,
+        "text": text_of(error),
         "line": line_of(error),
         "rank": rank,
         "trace": "".join(lines),

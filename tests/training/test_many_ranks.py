@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.comm import simulate
-from magmadnn.errors import ArgumentError, DataError
+from magmadnn.errors import ArgumentError, CommunicationError, DataError
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many import asked
 from magmadnn.training.many.sharing import by_ranks
@@ -164,6 +165,37 @@ def test_an_error_ends_the_call_on_all_ranks(
     assert "rank 1 of 2" in there
     assert "rank 1 of 2" not in here
     assert max(own, others) < 2999  # both left off
+
+
+class OwnError(Exception):
+    """Of the user's own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (OwnError("so"), CommunicationError, r"rank 1 of 2: so \(OwnError\)"),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "so"), CommunicationError, r"\(UnicodeDecodeError\)"),
+        (SystemExit(3), SystemExit, "3"),
+    ],
+)  # fmt: skip
+def test_errors_that_cannot_be_made_again_are_named(
+    error: BaseException, kind: type[BaseException], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_ranks, "_PAUSE", 0.0)
+
+    def run(comm: Any) -> BaseException:
+        models = [network(k) for k in range(2)]
+        with pytest.raises(BaseException) as raised:
+            md.fit_many(
+                models, X, Y, epochs=4, verbose=False, parallel=comm,
+                callbacks=lambda k: [Breaking(error)] if k == 1 else [Idle()],
+            )  # fmt: skip
+        return raised.value
+
+    others, own = simulate(2, run)
+    assert own is error
+    assert type(others) is kind and re.search(words, str(others))
 
 
 def test_ranks_that_were_asked_for_different_things_are_told() -> None:

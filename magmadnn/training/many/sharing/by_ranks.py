@@ -7,7 +7,6 @@ other what their trainings have left. In between none waits for another.
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import math
 import socket
@@ -19,13 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn import errors
 from magmadnn.comm import Communicator, world
 from magmadnn.comm.group import HostCommunicator
 from magmadnn.comm.job import ranks_of_script
 from magmadnn.data.tables.libraries import is_table, raw_column, raw_table
 from magmadnn.data.tables.plain import is_foreign_data
-from magmadnn.errors import ArgumentError, CommunicationError, DataError, quoted
+from magmadnn.errors import ArgumentError, DataError, error_like, quoted, text_of
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.training.many.members import Member
 from magmadnn.training.many.room import sharing_memory
@@ -183,15 +181,10 @@ class Ranks:
 
     def _again(self, rank: int, record: Mapping[str, Any]) -> BaseException:
         """The error of another rank."""
-        kind = getattr(errors, record["error"], None) or getattr(builtins, record["error"], None)
+        if record["error"] == SystemExit.__name__:
+            return SystemExit(record["code"])
         text = f"{self._what}: rank {rank} of {self._comm.size}: {record['text']}"
-        try:
-            if kind is SystemExit:
-                return SystemExit(record["code"])
-            assert isinstance(kind, type) and issubclass(kind, BaseException)
-            error = kind(text)
-        except (AssertionError, TypeError):  # one of the user's own, or that wants other arguments
-            error = CommunicationError(f"{text} ({record['error']})")
+        error = error_like(record["error"], text)
         for one in record["notes"]:
             error.add_note(one)
         return error
@@ -333,11 +326,9 @@ class _News:
 
 def _described(error: BaseException) -> dict[str, Any]:
     """An error as a record."""
-    whole = isinstance(error, errors.MagmaDNNError) and bool(error.args)
-    text = str(error.args[0]) if whole else str(error)
     code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
     notes = [str(one) for one in getattr(error, "__notes__", [])]
-    return {"error": type(error).__name__, "text": text, "code": code, "notes": notes}
+    return {"error": type(error).__name__, "text": text_of(error), "code": code, "notes": notes}
 
 
 def _digest(aspects: Mapping[str, str]) -> str:
