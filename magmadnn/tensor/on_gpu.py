@@ -15,7 +15,7 @@ from magmadnn.graph.node import Node, handle_node
 from magmadnn.memory.foreign import is_foreign
 
 from .conversion import asarray
-from .eager.known import Known, known_call
+from .eager.known import Known, known_call, with_types
 from .eager.operands import lies_on_gpu
 from .eager.programs import PROGRAMS, Traced
 from .tensor import Tensor, holding_results
@@ -116,7 +116,7 @@ class _Call:
 
     def computed(self, finite: bool, known_at_once: Known | None) -> Any:
         """The results, in memory like that of the first Tensor; by the host where programs cannot."""
-        known = tuple((k, _known(v)) for k, v in self.arguments.items())
+        known = tuple((k, with_types(v)) for k, v in self.arguments.items())
         place = self.first.kind, self.first.device
         results = PROGRAMS.call(
             (self.function, known), self.operands, place, self._traced,
@@ -173,13 +173,6 @@ def _whole(part: Any, nodes: Any) -> Any:
     if isinstance(part, tuple):
         return tuple(_whole(one, nodes) for one in part)
     return next(nodes) if part is _OPERAND else part
-
-
-def _known(part: Any) -> Any:
-    """An argument as programs are known by it: 1, 1.0 and True are different."""
-    if isinstance(part, (tuple, list)):
-        return type(part), tuple(map(_known, part))
-    return type(part), part
 
 
 def _formed(parts: Sequence[Tensor], form: type) -> Any:

@@ -25,7 +25,7 @@ from . import init as initialisers
 from ._indexing import assigning, indexing, settled_index
 from ._layout import address_of, as_shape, fetched, filled, flat
 from ._value_operators import ValueOperators
-from .eager.known import known_call
+from .eager.known import known_call, with_types
 from .eager.operands import lies_on_gpu
 from .eager.programs import PROGRAMS, Results, Traced
 
@@ -477,7 +477,7 @@ def _computed_there(op: Op, operands: Sequence[Any], attributes: Any, at: Tensor
     results = None if known is None else PROGRAMS.again(known)
     if results is None:
         place = at.kind, at.device
-        settled = tuple((name, type(value), value) for name, value in attributes.items())
+        settled = tuple((name, with_types(value)) for name, value in attributes.items())
         trace = lambda nodes: Traced([op(*nodes, **attributes)], None)  # noqa: E731
         finite = op.kind is OpKind.LIBRARY  # which may pass NaN on; the host refuses it
         results = PROGRAMS.call((op, settled), operands, place, trace, finite=finite, known=known)

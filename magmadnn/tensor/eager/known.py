@@ -59,6 +59,13 @@ def known_call(
     return Known((what, device, parts, tuple(named), settings), places, device)
 
 
+def with_types(argument: Any) -> Any:
+    """A plain argument as programs are known by it: 1, 1.0 and True are different."""
+    if isinstance(argument, (tuple, list)):
+        return type(argument), tuple(map(with_types, argument))
+    return type(argument), argument
+
+
 def _parts(
     values: Iterable[Any], tensor: type | None, operands: list[Any]
 ) -> tuple[Any, ...] | None:
