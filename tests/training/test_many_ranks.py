@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import magmadnn as md
 from magmadnn.comm import simulate
 from magmadnn.errors import ArgumentError, CommunicationError, DataError
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import asked
+from magmadnn.training.many import asked, room
 from magmadnn.training.many.sharing import by_ranks
 from magmadnn.training.many.sharing.results import owners_of
 from tests.training.many_networks import digests, network
@@ -211,6 +212,16 @@ def test_ranks_that_were_asked_for_different_things_are_told() -> None:
     for run, words in ((seeds, r"of models\[1\]"), (data, "differ in x:"), (lengths, "in epochs")):
         with pytest.raises(DataError, match=f"(?s)fit_many: ranks differ.*{words}|{words}"):
             simulate(2, run)
+
+
+def test_ranks_of_one_machine_plan_on_equal_parts_of_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda: 1000)
+    ranks: Any = SimpleNamespace(rank=2, exchange=lambda host: ["elsewhere", host, host])
+    with room.sharing_memory(ranks):
+        assert room._free(None) == 500
+    assert room._free(None) == 1000
 
 
 def test_ways_of_one_training_are_refused() -> None:

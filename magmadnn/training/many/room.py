@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import math
+import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from magmadnn.comm import Communicator
 from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import Node, topological
@@ -205,17 +207,19 @@ def share_memory(host: int, device: int) -> None:
 
 
 @contextmanager
-def sharing_memory(host: int) -> Iterator[None]:
-    """Meanwhile plan on a part only of this process's part of the machine's memory.
+def sharing_memory(ranks: Communicator) -> Iterator[None]:
+    """Meanwhile plan on a part only of this process's part of the machine's memory. Collective.
 
     Args:
-        host: how many processes share it, this one included.
+        ranks: all do so; those of one machine have equal parts of it.
     """
-    _sharers["host"] *= host
+    hosts = ranks.exchange(socket.gethostname())
+    count = hosts.count(hosts[ranks.rank])
+    _sharers["host"] *= count
     try:
         yield
     finally:
-        _sharers["host"] //= host
+        _sharers["host"] //= count
 
 
 def _free(device: int | None) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,16 +144,15 @@ class Ranks:
         Raises:
             whatever one of them raises; on the others it is of the same class, with the rank's number.
         """
-        hosts = self._comm.exchange(socket.gethostname())
         raised: BaseException | None = None
-        self._news = _News(self._comm)
-        try:
-            with sharing_memory(hosts.count(hosts[self._comm.rank])):
+        with sharing_memory(self._comm):
+            self._news = _News(self._comm)
+            try:
                 yield
-        except _OthersFailedError:
-            pass
-        except BaseException as error:
-            raised = error
+            except _OthersFailedError:
+                pass
+            except BaseException as error:
+                raised = error
         stopped = raised is not None and not isinstance(raised, Exception)
         self._news.tell(_DONE if raised is None else _STOPPED if stopped else _FAILED)
         told = self._comm.exchange(None if raised is None else _described(raised))

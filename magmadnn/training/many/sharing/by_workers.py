@@ -6,7 +6,6 @@ ones and the data set.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -118,8 +117,7 @@ def fit_many(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> An
         arguments["memory_limit"],
     )
     members = asked.members(models)
-    hosts = worker.communicator.exchange(socket.gethostname())
-    with sharing_memory(hosts.count(hosts[worker.communicator.rank])):
+    with sharing_memory(worker.communicator):
         asked.train(members, models, Told(False))
     back, told = Arrays(), []
     for member in members:
