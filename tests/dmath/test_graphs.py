@@ -411,7 +411,7 @@ def test_graphs_are_few_and_the_idle_ones_go(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_large_products_are_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelining, "MOST_ROOM", 100)
+    monkeypatch.setattr(pipelining, "MOST_ARENA", 100)
     lies = resolved("rows", 2)
     x, y = matrix(1), matrix(2)
 

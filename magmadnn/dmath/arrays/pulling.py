@@ -123,12 +123,12 @@ def arrivals(
     return Arrivals(fixed, tuple(shared), first, greatest)
 
 
-class Room:
+class Arena:
     """Memory of which arrays are made that live and end together.
 
     Args:
         team: this worker.
-        nbytes: in all; see `room_of`.
+        nbytes: in all; see `arena_bytes`.
     """
 
     def __init__(self, team: Team, nbytes: int) -> None:
@@ -142,13 +142,13 @@ class Room:
         return made
 
 
-def room_of(x: Parts, layout: Layout) -> int:
-    """Bytes that `Fetch` takes of a `Room` where blocks of `x` itself may serve."""
-    return _room_of(x.layout, layout, x.team.rank, x.team.ring, x.dtype.itemsize)
+def arena_bytes(x: Parts, layout: Layout) -> int:
+    """Bytes that `Fetch` takes of an `Arena` where blocks of `x` itself may serve."""
+    return _arena_bytes(x.layout, layout, x.team.rank, x.team.ring, x.dtype.itemsize)
 
 
 @lru_cache(maxsize=512)
-def _room_of(
+def _arena_bytes(
     source: Layout, target: Layout, rank: int, ring: tuple[int, ...], itemsize: int
 ) -> int:
     first = arrivals(source, target, rank, ring, True).first
@@ -184,7 +184,7 @@ class Fetch:
         x: the array.
         layout: the other layout.
         blocks: what is filled; None for new arrays, or (parts of) blocks of `x` itself where they serve.
-        room: of which new arrays are made.
+        arena: of which new arrays are made.
     """
 
     def __init__(
@@ -192,9 +192,9 @@ class Fetch:
         x: Parts,
         layout: Layout,
         blocks: dict[int, Array] | None = None,
-        room: Room | None = None,
+        arena: Arena | None = None,
     ) -> None:
-        self.layout, self._x, self._peers, self._room = layout, x, _peers(x), room
+        self.layout, self._x, self._peers, self._arena = layout, x, _peers(x), arena
         self._from = shared_blocks(x)
         self._plan = arrivals(x.layout, layout, x.team.rank, x.team.ring, blocks is None)
         self.blocks: dict[int, Array] = {} if blocks is None else blocks
@@ -208,7 +208,7 @@ class Fetch:
         """A new block whose elements lie in the order of those that come: copy engines do not transpose."""
         source = self._from[move.source][move.taken]
         turned = source.ndim == 2 and source.strides[0] < source.strides[1]
-        make = self._x.team.xp.empty if self._room is None else self._room.array
+        make = self._x.team.xp.empty if self._arena is None else self._arena.array
         made = make(shape[::-1] if turned else shape, self._x.dtype)
         return made.T if turned else made
 

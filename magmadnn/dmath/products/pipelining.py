@@ -19,7 +19,7 @@ import numpy as np
 
 from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.arrays.pulling import Fetch, Room, arrivals, place, places_of, room_of
+from magmadnn.dmath.arrays.pulling import Arena, Fetch, arena_bytes, arrivals, place, places_of
 from magmadnn.dmath.arrays.team import Array, Team, is_half
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -29,7 +29,7 @@ from magmadnn.dmath.products.plans import ProductPlan, c_stays
 SHORTEST = 512  # piece of the axis of sums that a product of its own pays for
 MOST_TERMS = 16  # products of a worker for each worker
 FIRST = 1024  # columns of the first chunk; each has twice those of the one before
-MOST_ROOM = 1 << 28  # bytes of blocks that come; the host has time where there are more
+MOST_ARENA = 1 << 28  # bytes of blocks that come; the host has time where there are more
 MOST_NARROWED = 1 << 30  # bytes of a rounded operand on a worker that are kept for the next product
 
 
@@ -243,17 +243,17 @@ def _phase(
         phase: what is done, with the blocks that come.
     """
     team, replays = a.team, a.team.replays
-    room: Room | None = None
+    arena: Arena | None = None
     if replays is not None and replays.usable(team):
-        needed = room_of(a, plan.a) + room_of(b, plan.b)
-        room = Room(team, needed) if needed <= MOST_ROOM else None
-    if room is None:
+        needed = arena_bytes(a, plan.a) + arena_bytes(b, plan.b)
+        arena = Arena(team, needed) if needed <= MOST_ARENA else None
+    if arena is None:
         phase((Fetch(a, plan.a), Fetch(b, plan.b)))()
         return
-    own = tuple(place(x) for x in (room.memory, *made.values()))
+    own = tuple(place(x) for x in (arena.memory, *made.values()))
     key = (kind, plan, a.layout, b.layout, own, places_of(a), places_of(b))
     if not replays.launched(team, key):
-        fetches = Fetch(a, plan.a, room=room), Fetch(b, plan.b, room=room)
+        fetches = Fetch(a, plan.a, arena=arena), Fetch(b, plan.b, arena=arena)
         replays.run(team, key, phase(fetches))
 
 
