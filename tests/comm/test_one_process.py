@@ -316,6 +316,11 @@ def mistakes() -> dict[str, tuple[Any, type[Exception], str]]:
             CommunicationError,
             r"got float64 \(3,\) from rank 0, expected float64 \(4,\)",
         ),
+        "in a task": (
+            lambda c: c.shift(on_gpu(np.ones(3)), out=on_gpu(np.ones(2)), by=2),
+            ShapeError,
+            "shift: out has shape",
+        ),
         "raises": (
             lambda c: c.barrier() if c.rank else [].pop(), IndexError, "pop from empty list",
         ),
