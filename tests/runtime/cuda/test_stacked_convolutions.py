@@ -244,6 +244,35 @@ def test_random_convolutions_are_exact(
 
 
 @every_device
+def test_a_constant_that_models_share_is_part_of_their_calls(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(few_channels, "MOST_INPUTS", 0)
+    image, filters = of((4, 6, 5, 3), "float32", "x"), of((3, 3, 3, 8), "float32", "w")
+    shift = np.arange(8, dtype=np.float32) * 9 - 30
+    y = md.ops.relu(md.ops.convolution(image, filters) + shift)
+    rng, fed = np.random.default_rng(4), dict[Node, np.ndarray]()
+
+    def leaf(nodes: tuple[Node, ...]) -> Node:
+        there = of((MOST_MODELS, *nodes[0].shape), "float32", nodes[0].name)
+        fed[there] = rng.integers(-3, 4, there.shape).astype(np.float32)
+        return there
+
+    with on(device, FUSED_CONVOLUTIONS):
+        program = stacked_program([Program((y,))] * MOST_MODELS, leaf)
+        run = Executable(program.outputs, executor="native", device="cuda", check=True)
+        (found,) = run.run(fed)
+        assert "_convolutions_biased" in run.text({})
+    x, w = fed.values()
+    alone = Executable([y], executor="reference")
+    for k in range(MOST_MODELS):
+        (right,) = alone.run({image: x[k], filters: w[k]})
+        assert (right == 0).any()
+        assert (right > 0).any()
+        assert np.array_equal(found[k], right)
+
+
+@every_device
 @pytest.mark.parametrize("precision", ["mixed_bf16", "mixed_fp16"])
 def test_halves(device: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small integers have the digits of halves, and so have sums of few of them."""
