@@ -17,9 +17,11 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends import cuda
+from magmadnn.backends.cpu import forks
 from magmadnn.backends.cpu.forks import ProcessLock, cached_property
 from magmadnn.compiler.llvm.ir import unlocked
 from magmadnn.compiler.llvm.object import parallel as pieces
+from tests.interrupts import interrupted_everywhere
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -144,7 +146,7 @@ class held_elsewhere:
 def test_a_lock_of_another_thread_is_free_in_the_child(reentrant: bool) -> None:
     lock = ProcessLock(reentrant=reentrant)
     with held_elsewhere(lock):
-        assert child(lock.__enter__) == 0
+        assert child(lambda: lock.__enter__() and None) == 0
         assert not lock.acquire(blocking=False)
 
 
@@ -164,6 +166,29 @@ def test_a_fork_waits_until_nobody_is_half_way() -> None:
         assert child(lambda: None if steps == [1, 2] else os._exit(7)) == 0
     with lock:  # was given back
         pass
+
+
+@pytest.mark.parametrize("kind", [{}, {"keep": True}, {"reentrant": True}])
+def test_an_interrupt_leaves_a_lock_free(kind: dict[str, bool]) -> None:
+    lock = ProcessLock(**kind)
+
+    def held() -> None:
+        with lock:
+            pass
+
+    def elsewhere() -> None:
+        if lock.acquire(timeout=1):
+            lock.release()
+            taken.append(True)
+
+    places, taken = 0, list[bool]()
+    for _ in interrupted_everywhere(held, str(forks.__file__)):
+        places += 1
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert taken == [True] * places
+    assert places
 
 
 def test_a_thread_that_holds_a_lock_may_fork() -> None:

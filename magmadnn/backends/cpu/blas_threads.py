@@ -9,9 +9,11 @@ as long.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
+from threading import get_ident
 from typing import Any, Final
 
 from .forks import ProcessLock
@@ -35,35 +37,60 @@ class BlasThreads:
     def __init__(self, libraries: Sequence[Library]) -> None:
         self._libraries = libraries
         self._lock = ProcessLock()
-        self._calls = 0  # under way on one thread
+        self._calls: dict[object, int] = {}  # under way on one thread, and the thread of each
         self._before: list[int] = []  # threads of each library before the first of these
 
     def on_one(self, function: Callable[..., Any], *words: Any, **named: Any) -> Any:
         """What a function gives, whose calls of the libraries use one thread.
 
-        Calls of other threads of this process do too in the meantime.
+        Calls of other threads of this process do too in the meantime. A KeyboardInterrupt may come anywhere:
+        what it breaks off, in what puts the numbers back too, is done again.
         """
+        call = object()
+        try:
+            try:
+                self._enter(call)
+                return function(*words, **named)
+            finally:
+                self._leave(call)
+        except BaseException:
+            self._leave(call)
+            raise
+
+    def _enter(self, call: object) -> None:
         with self._lock:
-            if not self._calls:
+            if not self._before:
                 self._before = [read() for read, _ in self._libraries]
                 for _, write in self._libraries:
                     write(1)
-            self._calls += 1
-        try:
-            return function(*words, **named)
-        finally:
-            with self._lock:
-                self._calls -= 1
-                if not self._calls:
-                    for (_, write), count in zip(self._libraries, self._before, strict=True):
-                        write(count)
+            self._calls[call] = get_ident()
+
+    def _leave(self, call: object) -> None:
+        """Put the numbers back behind the last call; more than once does no harm."""
+        with self._lock:
+            self._calls.pop(call, None)
+            if self._before and not self._calls:
+                for (_, write), count in zip(self._libraries, self._before, strict=True):
+                    write(count)
+                self._before = []
+
+    def forked(self) -> None:
+        """In a forked child: calls of threads that it does not have are over."""
+        own = get_ident()
+        self._calls = {call: thread for call, thread in self._calls.items() if thread == own}
+        self._leave(None)
 
 
 @cache
 def blas_threads() -> BlasThreads | None:
     """Those of NumPy and SciPy; None where neither has OpenBLAS."""
     found = [library for name in _MODULES if (library := _library(name)) is not None]
-    return BlasThreads(found) if found else None
+    if not found:
+        return None
+    threads = BlasThreads(found)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=threads.forked)
+    return threads
 
 
 def _library(name: str) -> Library | None:

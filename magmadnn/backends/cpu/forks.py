@@ -34,38 +34,41 @@ class ProcessLock:
     """
 
     def __init__(self, *, keep: bool = False, reentrant: bool = False) -> None:
-        self.keep, self._make = keep, threading.RLock if reentrant else threading.Lock
+        self.keep = keep
+        # a lock that is kept knows who holds it
+        self._make: Callable[[], Any] = threading.RLock if reentrant or keep else threading.Lock
         self._lock: Any = self._make()
-        self._owner: int | None = None
         with _registering:
             _all.add(self)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; whether that succeeded."""
-        taken = bool(self._lock.acquire(blocking, timeout))
-        if taken:
-            self._owner = threading.get_ident()
-        return taken
+        return bool(self._lock.acquire(blocking, timeout))
 
     def release(self) -> None:
         """Give it back."""
-        self._owner = None
         self._lock.release()
 
-    def __enter__(self) -> ProcessLock:
-        self.acquire()
-        return self
+    # `with` calls the lock of C itself: a KeyboardInterrupt that is raised in a function of Python between
+    # the lock and the body of `with` would leave the lock held for ever
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    @property
+    def __enter__(self) -> Callable[[], Any]:
+        enter: Callable[[], Any] = self._lock.__enter__
+        return enter
+
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        leave: Callable[..., None] = self._lock.__exit__
+        return leave
 
     def is_own(self) -> bool:
-        """Whether this thread holds it."""
-        return self._owner == threading.get_ident()
+        """Whether this thread holds it; of locks that are kept."""
+        return bool(self._lock._is_owned())
 
     def renew(self) -> None:
         """In a forked child: nobody holds it."""
-        self._lock, self._owner = self._make(), None
+        self._lock = self._make()
 
 
 class cached_property(functools.cached_property[Value]):

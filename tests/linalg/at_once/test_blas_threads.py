@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends.cpu import forks
 from magmadnn.backends.cpu.blas_threads import BlasThreads, blas_threads
 from magmadnn.linalg import _at_once
 from magmadnn.runtime.cpu.matrices import lapack
+from tests.interrupts import interrupted_everywhere
 
 RNG = np.random.default_rng(3)
 
@@ -53,6 +57,63 @@ def test_calls_of_several_threads_leave_the_number_that_was() -> None:
     second.set()
     caller.join(10)
     assert library.threads == 6
+
+
+def test_an_interrupt_anywhere_leaves_the_number_that_was() -> None:
+    """Ctrl-C where the numbers are put to one, or back: BLAS kept one thread, or a lock was held."""
+    library = Library(6)
+    threads = library.on_one()
+    seen = list[int]()
+
+    def call() -> None:
+        threads.on_one(lambda: seen.append(library.threads))
+
+    files = (str(sys.modules[BlasThreads.__module__].__file__), str(forks.__file__))
+    places = 0
+    for _ in interrupted_everywhere(call, *files):
+        places += 1
+        assert library.threads == 6
+        other = threading.Thread(target=call, daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive()  # no lock is held
+        assert library.threads == 6
+    assert places > 10
+    assert set(seen) == {1}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12
+def test_a_child_that_is_forked_meanwhile_has_the_number_that_was() -> None:
+    """The thread that would put it back is not in the child."""
+    threads = blas_threads()
+    if threads is None:
+        pytest.skip("no OpenBLAS")
+    before = [read() for read, _ in threads._libraries]
+
+    def numbers() -> list[int]:
+        return [read() for read, _ in threads._libraries]
+
+    begun, leave = threading.Event(), threading.Event()
+    caller = threading.Thread(
+        target=threads.on_one, args=(lambda: (begun.set(), leave.wait(10)),), daemon=True
+    )
+    try:
+        for _, write in threads._libraries:
+            write(2)
+        caller.start()
+        assert begun.wait(10)
+        if not (child := os.fork()):
+            os._exit(numbers() != [2] * len(before))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert numbers() == [1] * len(before)
+        leave.set()
+        caller.join(10)
+        assert numbers() == [2] * len(before)
+    finally:
+        leave.set()
+        for (_, write), count in zip(threads._libraries, before, strict=True):
+            write(count)
 
 
 def spd(n: int) -> np.ndarray:
