@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 
 from magmadnn.comm import Communicator
 from magmadnn.errors import CommunicationError
+
+
+def told_in(communicator: Communicator, call: str, value: Any) -> list[Any]:
+    """What all ranks say as a call begins that all of them must make, such as "fit".
+
+    Args:
+        communicator: of the ranks.
+        call: its name.
+        value: JSON data.
+
+    Raises:
+        CommunicationError: if another rank is in another call, naming both.
+    """
+    found = communicator.exchange({"call": call, "told": value})
+    calls = [one["call"] if isinstance(one, dict) and "call" in one else None for one in found]
+    for rank, other in enumerate(calls):
+        if other != call:
+            raise CommunicationError(
+                f"{call}: rank {communicator.rank} is in {call}, but rank {rank} in "
+                f"{other or 'another call'}: all ranks must make the same calls in the same order, or give "
+                "parallel=False where each trains its own"
+            )
+    return [one["told"] for one in found]
 
 
 class SameDecisions:

@@ -33,7 +33,9 @@ _NEAR = {
     "kron": "einsum", "trace": "einsum", "vecdot": "einsum", "amax": "max", "amin": "min", "average": "mean",
     "nansum": "sum", "nanmean": "mean", "ravel": "reshape", "append": "concat", "hstack": "concat",
     "vstack": "concat", "column_stack": "concat", "fliplr": "flip", "flipud": "flip", "diff": "subtract",
-    "cumulative_sum": "cumsum", "moveaxis": "transpose",
+    "cumulative_sum": "cumsum", "moveaxis": "transpose", "matrix_transpose": "swapaxes",
+    "vector_norm": "norm", "matrix_norm": "norm", "diagonal": "einsum", "diag": "einsum", "dstack": "concat",
+    "block": "concat", "nanmax": "max", "nanmin": "min", "nanprod": "prod", "nanstd": "std", "nanvar": "var",
 }  # fmt: skip
 
 
@@ -182,6 +184,11 @@ class Variable(Operation):
     __slots__ = ()
 
     def __init__(self, name: object, storage: Tensor | LazyTensor) -> None:
+        if not isinstance(storage, (Tensor, LazyTensor)):
+            raise ArgumentError(
+                f"Variable: expected a Tensor, got {type(storage).__name__}: use md.variable({quoted(name)}, "
+                "values)"
+            )
         super().__init__(nodes.variable(name, Spec(storage.shape, storage.dtype), storage))
 
     @property

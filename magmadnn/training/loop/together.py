@@ -12,7 +12,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError
 from magmadnn.memory.dtypes import as_dtype
-from magmadnn.parallel.agreement import SameDecisions
+from magmadnn.parallel.agreement import SameDecisions, told_in
 from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.parallel.way import TrainingWay
@@ -60,11 +60,15 @@ class Together:
         return [callback for callback in callbacks if self.is_first or callback.is_everywhere]
 
     def look_for_shards(self, callbacks: Sequence[Callback]) -> None:
-        """Let the way know, on all ranks, of how many shards the training is that rank 0 goes on from."""
+        """Let the way know, on all ranks, of how many shards the training is that rank 0 goes on from.
+
+        Raises:
+            CommunicationError: if another rank is not in `fit`.
+        """
         own = self.own(callbacks) if self.is_first else []
         runs = [run for callback in own if (run := callback.saved_run())]
         told = shards_of(runs[0]) if runs else None
-        found: Any = self._comm.exchange(told)[0]
+        found = told_in(self._comm, "fit", told)[0]
         self.way.goes_on_with(found)
 
     @contextmanager

@@ -24,6 +24,7 @@ from magmadnn.data.tables.libraries import is_table, raw_column, raw_table
 from magmadnn.data.tables.plain import is_foreign_data
 from magmadnn.errors import ArgumentError, DataError, error_like, quoted, text_of
 from magmadnn.memory.dtypes import as_dtype
+from magmadnn.parallel.agreement import told_in
 from magmadnn.training.many.members import Member
 from magmadnn.training.many.room import sharing_memory
 from magmadnn.training.model.model import Model
@@ -107,6 +108,7 @@ class Ranks:
         """Look whether all ranks are about to train the same models on the same data.
 
         Raises:
+            CommunicationError: if another rank is in another call.
             DataError: naming what differs.
         """
         plain = {name: value for name, value in data.items() if not _is_foreign(value)}
@@ -117,7 +119,8 @@ class Ranks:
             | tables
         )
         own = [_digest(identity_of(model, {}, {})) for model in models]
-        for rank, (other, _) in enumerate(found := self._comm.exchange([common, own])):
+        found = told_in(self._comm, self._what, [common, own])
+        for rank, (other, _) in enumerate(found):
             self._compare(found[0][0], rank, other)
         for number, digests in enumerate(zip(*(one for _, one in found), strict=True)):
             if len(set(digests)) > 1:
