@@ -18,7 +18,9 @@ from typing import Any, Final
 
 from .forks import ProcessLock
 
-FEW_ROWS: Final = 512  # below, in all axes of a matrix, one thread is as quick as several
+FEW_ROWS: Final = (
+    320  # below, in all axes of a matrix, one thread is as quick as two, or up to twice
+)
 _MODULES: Final = ("numpy.linalg._umath_linalg", "scipy.linalg._fblas")
 _NAMES: Final = [
     f"{a}_{{}}_num_threads{b}" for a in ("scipy_openblas", "openblas") for b in ("64_", "")
