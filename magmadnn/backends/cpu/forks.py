@@ -37,12 +37,15 @@ class ProcessLock:
         self.keep = keep
         # a lock that is kept knows who holds it
         self._make: Callable[[], Any] = threading.RLock if reentrant or keep else threading.Lock
+        self._is_once = keep and not reentrant  # held once, by a lock that could be taken again
         self._lock: Any = self._make()
         with _registering:
             _all.add(self)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it; whether that succeeded."""
+        """Take it; whether that succeeded. Without `blocking` who holds it does not get it again."""
+        if not blocking and self._is_once and self._lock._is_owned():
+            return False
         return bool(self._lock.acquire(blocking, timeout))
 
     def release(self) -> None:
