@@ -196,11 +196,11 @@ def _driver() -> Any:
 
 def _map(device: int, handle: str, mapped: list[str]) -> int:
     """The address of an allocation of another process; `mapped` notes what has to be given back."""
-    cupy = array_library()
+    cupy: Any = array_library()
     with _changing:
         if (device, handle) not in _maps:
-            with cupy.cuda.Device(device):  # type: ignore[union-attr]
-                opened = cupy.cuda.runtime.ipcOpenMemHandle(bytes.fromhex(handle))  # type: ignore[union-attr]
+            with cupy.cuda.Device(device):
+                opened = cupy.cuda.runtime.ipcOpenMemHandle(bytes.fromhex(handle))
             _maps[device, handle] = [int(opened), 0]
         if handle not in mapped:
             mapped.append(handle)
@@ -209,12 +209,12 @@ def _map(device: int, handle: str, mapped: list[str]) -> int:
 
 
 def _unmap(device: int, mapped: list[str]) -> None:
-    cupy = array_library()
+    cupy: Any = array_library()
     with _changing:
         for handle in mapped:
             found = _maps[device, handle]
             found[1] -= 1
             if not found[1]:
                 del _maps[device, handle]
-                with suppress(RuntimeError), cupy.cuda.Device(device):  # type: ignore[union-attr]
-                    cupy.cuda.runtime.ipcCloseMemHandle(found[0])  # type: ignore[union-attr]
+                with suppress(RuntimeError), cupy.cuda.Device(device):
+                    cupy.cuda.runtime.ipcCloseMemHandle(found[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,38 +83,42 @@ def test_an_interrupt_anywhere_leaves_the_number_that_was() -> None:
     assert set(seen) == {1}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12
-def test_a_child_that_is_forked_meanwhile_has_the_number_that_was() -> None:
-    """The thread that would put it back is not in the child."""
+@pytest.fixture
+def two_threads() -> Iterator[tuple[BlasThreads, Callable[[], list[int]]]]:
+    """The libraries of this process, with two threads each, and what reads these numbers."""
     threads = blas_threads()
     if threads is None:
         pytest.skip("no OpenBLAS")
     before = [read() for read, _ in threads._libraries]
+    for _, write in threads._libraries:
+        write(2)
+    yield threads, lambda: [read() for read, _ in threads._libraries]
+    for (_, write), count in zip(threads._libraries, before, strict=True):
+        write(count)
 
-    def numbers() -> list[int]:
-        return [read() for read, _ in threads._libraries]
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12
+def test_a_child_that_is_forked_meanwhile_has_the_number_that_was(two_threads: Any) -> None:
+    """The thread that would put it back is not in the child."""
+    threads, numbers = two_threads
+    all_twos = numbers()
+    assert set(all_twos) == {2}
     begun, leave = threading.Event(), threading.Event()
     caller = threading.Thread(
         target=threads.on_one, args=(lambda: (begun.set(), leave.wait(10)),), daemon=True
     )
     try:
-        for _, write in threads._libraries:
-            write(2)
         caller.start()
         assert begun.wait(10)
         if not (child := os.fork()):
-            os._exit(numbers() != [2] * len(before))
+            os._exit(numbers() != all_twos)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert numbers() == [1] * len(before)
-        leave.set()
-        caller.join(10)
-        assert numbers() == [2] * len(before)
+        assert set(numbers()) == {1}
     finally:
         leave.set()
-        for (_, write), count in zip(threads._libraries, before, strict=True):
-            write(count)
+    caller.join(10)
+    assert numbers() == all_twos
 
 
 def spd(n: int) -> np.ndarray:
@@ -147,25 +152,14 @@ def test_factorisations_of_small_matrices_are_on_one_thread(
         assert np.allclose(np.abs(one), np.abs(other), atol=1e-8)
 
 
-def test_the_libraries_of_numpy_and_scipy_are_found_and_keep_their_numbers() -> None:
-    threads = blas_threads()
-    if threads is None:
-        pytest.skip("no OpenBLAS")
-    before = [read() for read, _ in threads._libraries]
-
-    def numbers() -> list[int]:
-        return [read() for read, _ in threads._libraries]
-
-    try:
-        for _, write in threads._libraries:
-            write(2)
-        assert numbers() == [2] * len(before)
-        assert threads.on_one(numbers) == [1] * len(before)
-        md.linalg.cholesky(spd(130))
-        assert numbers() == [2] * len(before)
-    finally:
-        for (_, write), count in zip(threads._libraries, before, strict=True):
-            write(count)
+def test_the_libraries_of_numpy_and_scipy_are_found_and_keep_their_numbers(
+    two_threads: Any,
+) -> None:
+    threads, numbers = two_threads
+    assert set(numbers()) == {2}
+    assert set(threads.on_one(numbers)) == {1}
+    md.linalg.cholesky(spd(130))
+    assert set(numbers()) == {2}
 
 
 @pytest.mark.parametrize("function", ["cholesky", "qr", "svd"])

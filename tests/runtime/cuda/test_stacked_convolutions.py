@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from magmadnn.graph.transforms.stacking import stacked_program
 from magmadnn.memory import as_dtype
 from magmadnn.ops.images import _models
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.many import course, stacked_group
-from magmadnn.runtime.cuda.many.stacks import Stack, StackedLeg
+from magmadnn.runtime.cuda.many import stacked_group
+from magmadnn.runtime.cuda.many.stacks import StackedLeg
 from magmadnn.runtime.cuda.schedule import small
 from tests.ops.test_convolutions import draw
 from tests.runtime.cuda.devices import DEVICES, on
@@ -39,23 +38,7 @@ RNG = np.random.default_rng(11)
 X = RNG.standard_normal((14, 8, 8, 3)).astype(np.float32)
 Y = RNG.integers(0, CLASSES, 14)
 MOST_MODELS = 3
-
-
-@pytest.fixture(autouse=True)
-def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, bool]]]:
-    """How many models each run of a stack had, and whether it went well."""
-    counts: list[tuple[int, bool]] = []
-    run = Stack.run
-
-    def noted(self: Stack, *given: Any) -> Any:
-        found = run(self, *given)
-        counts.append((self.count, found is not None))
-        return found
-
-    monkeypatch.setattr(Stack, "run", noted)
-    course._groups.clear()
-    yield counts
-    course._groups.clear()
+pytestmark = pytest.mark.usefixtures("stacks")
 
 
 def network(seed: int, *between: Any, filters: int = 20, **given: Any) -> md.Model:

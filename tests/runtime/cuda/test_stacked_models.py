@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,9 @@ ROUNDINGS = 16
 
 
 @pytest.fixture(autouse=True)
-def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, bool]]]:
-    """No block has room for a model; gives how many each run of a stack had, and whether it went well."""
-    counts: list[tuple[int, bool]] = []
-    run = Stack.run
-
-    def noted(self: Stack, *given: Any) -> Any:
-        found = run(self, *given)
-        counts.append((self.count, found is not None))
-        return found
-
-    monkeypatch.setattr(Stack, "run", noted)
+def no_block_has_room(stacks: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All models are trained by stacks, whose runs are counted."""
     monkeypatch.setattr(course, "is_small", lambda wanted: False)
-    course._groups.clear()
-    yield counts
-    course._groups.clear()
 
 
 def assert_near_alone(build: Build, count: int = 3, epochs: Any = 2, **given: Any) -> None:
