@@ -109,8 +109,8 @@ from .slicing import flip, pad, split, unstack
 
 use(
     Parts(
-        add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast, copy=copy, stack=stack,
-        getitem=getitem, real=real_part, conj=conjugate,
+        add=add, negative=negative, multiply=multiply, sum=sum, reshape=reshape, broadcast_to=broadcast_to,
+        cast=cast, copy=copy, stack=stack, getitem=getitem, real=real_part, conj=conjugate,
     )
 )  # fmt: skip
 

@@ -72,6 +72,36 @@ def test_broadcasts_are_undone(first: int) -> None:
 # --- fan-out --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("shift", "factor", "sums_of_products"),
+    [
+        ((5,), (5,), 0), ((1, 1, 5), (1, 1, 5), 0), ((1, 3, 5), (1, 3, 5), 0), ((3, 5), (5,), 0),
+        ((5,), (3, 5), 1), ((5,), (7, 1, 1), 1), ((7, 1, 1), (5,), 1), ((5,), (), 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_a_factor_that_is_constant_along_summed_axes_follows_the_sum(
+    shift: tuple[int, ...], factor: tuple[int, ...], sums_of_products: int, dtype: str
+) -> None:
+    # y = (x - shift) * factor: the shift gets -sum(g * factor) over what it was broadcast along
+    x, s, f, g = (
+        placed(n, *z, dtype=dtype)
+        for n, z in (("x", (7, 3, 5)), ("s", shift), ("f", factor), ("g", (7, 3, 5)))
+    )
+    (made,) = gradient((x - s) * f, [s], seed=g)
+    summed = [n for n in nodes.topological([made]) if isinstance(n.op, Op) and n.op is ops.sum]
+    found = [n for n in summed if n.inputs[0] is not g]
+    assert len(summed) == 1 and len(found) == (1 if dtype == "float16" else sums_of_products)
+    rng = np.random.default_rng(3)
+    fed = {n: rng.standard_normal(n.shape).astype(dtype) for n in (x, s, f, g)}
+    wide = {n: v.astype(np.float64) for n, v in fed.items()}
+    expected = -summed_to(wide[g] * np.broadcast_to(wide[f], (7, 3, 5)), shift)
+    rounding = 2.0**-11 if dtype == "float16" else 2.0**-53
+    size = summed_to(np.abs(wide[g] * wide[f]), shift)
+    (value,) = values([made], fed)
+    assert (np.abs(value - expected) <= (4 + 105 / 8) * rounding * size + 1e-300).all()
+
+
 @pytest.mark.parametrize("readers", [1, 2, 3, 4, 7, 50])
 def test_every_reader_adds_its_part(readers: int) -> None:
     x = placed("x", 3)

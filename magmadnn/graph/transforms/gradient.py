@@ -34,6 +34,8 @@ class Parts:
     """The ops that the sweep itself, stacks and passes need; `ops` gives them."""
 
     add: PartOp
+    negative: PartOp
+    multiply: PartOp
     sum: PartOp  # (x, axis, keepdims)
     reshape: PartOp
     broadcast_to: PartOp
@@ -45,6 +47,7 @@ class Parts:
     getitem: Callable[[Node, int], Node]
 
 
+_WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 _parts: list[Parts] = []
 
 
@@ -183,7 +186,7 @@ def _fit(part: Node, operand: Node) -> Node:
     )
     inner = any(axis >= extra for axis in stretched)
     if stretched:
-        part = _parts[0].sum(part, axis=stretched, keepdims=inner)
+        part = _summed(part, stretched, inner)
     if inner and extra > 0:
         part = _parts[0].reshape(part, part.shape[extra:])
     if is_complex(part.dtype) and not is_complex(operand.dtype):
@@ -191,6 +194,44 @@ def _fit(part: Node, operand: Node) -> Node:
     if part.shape != operand.shape:
         part = _parts[0].broadcast_to(part, operand.shape)
     return part if part.dtype == operand.dtype else _parts[0].cast(part, operand.dtype)
+
+
+def _summed(part: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    """`part` summed over axes, and what is the same along them multiplied afterwards.
+
+    So the gradient of a mean in `(x - mean) * scale` is `-scale * sum(g)`, of which `sum(g)` is often
+    known: it is that of a shift. Halves, whose sums may be too large without a factor, are summed as they
+    are.
+    """
+
+    def sum_over(x: Node) -> Node:
+        return _parts[0].sum(x, axis=axes, keepdims=keepdims)
+
+    if part.dtype not in _WIDE:
+        return sum_over(part)
+    ops: Parts = _parts[0]
+    if part.op is ops.negative:
+        total: Node = ops.negative(_summed(part.inputs[0], axes, keepdims))
+        return total
+    if part.op is ops.multiply:
+        for factor, other in (part.inputs, part.inputs[::-1]):
+            if other.shape == part.shape and _is_constant_along(factor, axes, part.ndim):
+                kept = factor if keepdims else _without(factor, axes, part.ndim)
+                scaled: Node = ops.multiply(_summed(other, axes, keepdims), kept)
+                return scaled
+    return sum_over(part)
+
+
+def _is_constant_along(factor: Node, axes: tuple[int, ...], ndim: int) -> bool:
+    """Whether a factor of an array with `ndim` axes varies, but not along any of `axes`."""
+    shape = (1,) * (ndim - factor.ndim) + factor.shape
+    return any(size != 1 for size in shape) and all(shape[axis] == 1 for axis in axes)
+
+
+def _without(factor: Node, axes: tuple[int, ...], ndim: int) -> Node:
+    """A factor in the shape of a sum over `axes`, along which its size is 1."""
+    shape = (1,) * (ndim - factor.ndim) + factor.shape
+    return _parts[0].reshape(factor, [n for axis, n in enumerate(shape) if axis not in axes])
 
 
 def _is_differentiable(x: Node) -> bool:

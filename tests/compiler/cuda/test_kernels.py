@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -22,6 +24,8 @@ from magmadnn.compiler.kernels.formula import DTYPES, PRIMITIVES, REAL_FUNCTIONS
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.operands import COLUMN, ROW, SCALAR, Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
+from magmadnn.compiler.lower import row_blocks
+from magmadnn.compiler.lower.row_blocks import in_blocks
 from magmadnn.graph import scalar
 from magmadnn.memory import as_dtype
 from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
@@ -216,6 +220,46 @@ def test_sums_over_many_rows_are_the_same_in_groups_of_columns(
     run(kernel, x.shape, x=x, y=z)
     np.testing.assert_array_equal(y, z)
     np.testing.assert_allclose(y, x.astype(np.float64).sum(0), atol=2e-5 * rows)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("columns", "block"), [(64, (8, 64)), (128, (16, 32))])
+def test_several_sums_over_blocks_of_rows(
+    columns: int, block: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # gradients of two normalisations: narrow blocks have more lanes, three sums share memory in turn
+    monkeypatch.setattr(row_blocks, "_PIECES", 8)  # long blocks of few rows
+    rows, width = 16384, 8
+    rng = np.random.default_rng(5)
+    x, dy = (rng.standard_normal((rows, columns)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    mean = rng.standard_normal(columns).astype(F4)
+    dy_of, centred = ("argument", 1), ("subtract", X, ("argument", 2))
+    formulas = (("multiply", centred, dy_of), dy_of, ("multiply", centred, centred))
+    kernel = Columns(
+        (Operand("x", "bfloat16"), Operand("dy", "bfloat16"), Operand("mean", F4, ROW)),
+        tuple(Reduction(f"t{k}", "add", f) for k, f in enumerate(formulas)),
+        tuple(Result(f"y{k}", F4, ("value", f"t{k}"), ROW) for k in range(3)),
+    )
+    y = [np.full(columns, 9, F4) for _ in range(3)]
+    arrays = {"x": x, "dy": dy, "mean": mean, **{f"y{k}": one for k, one in enumerate(y)}}
+    values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+    values |= {name: one.ctypes.data for name, one in arrays.items()}
+    values |= {f"{name}_row": columns for name in ("x", "dy")}
+    room = np.zeros(3 * 256 * columns, F4)
+    cut = in_blocks(kernel, values, room.ctypes.data)
+    assert cut is not None
+    launch = choose(cut.first, cut.values[0], Chip())
+    assert launch is not None and isinstance(launch.variant, ColumnsVariant)
+    assert (*launch.block[:2], launch.variant.width) == (*block, width)
+    declared = re.findall(r"__shared__ float (\w+)\[(\d+)\]\[(\d+)\]", launch.variant.text("f"))
+    assert len(declared) == 2 and all(int(a) * int(b) * 4 == 8192 for _, a, b in declared)
+    joined = choose(cut.last, cut.last_values, Chip())
+    assert joined is not None
+    run_all([launch, joined])
+    wide, g = x.astype(np.float64) - mean, dy.astype(np.float64)
+    for one, terms in zip(y, (wide * g, g, wide * wide), strict=True):
+        bound = (rows / 2048 + 24) * 2.0**-24 * np.abs(terms).sum(0)
+        assert (np.abs(one - terms.sum(0)) <= bound).all()
 
 
 @needs_compiler

@@ -10,6 +10,7 @@ unrolled, and there are few quotients. `deviations.py` has sums of squared devia
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,8 @@ _MOST_TOLD = (
     16 << 10
 )  # bytes of shared memory: kernels that are merged have theirs beside each other
 
+_TOLD_AT_ONCE = 2  # sums of groups of columns, which share that memory in turn
+
 
 @dataclass(frozen=True)
 class ColumnsVariant(OfParts):
@@ -105,23 +108,39 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     most = min(_MOST_LANES, chip.together // _ACROSS)
     while lanes < most and lanes * each < rows:
         lanes *= 2
-    steps = -(-rows // lanes)
     width, across = 1, _ACROSS
-    if steps > (_FEW_STEPS if kernel.in_pieces else _UNROLL) and not kernel.joins:
+    least_steps = _FEW_STEPS if kernel.in_pieces else _UNROLL
+    if -(-rows // lanes) > least_steps and not kernel.joins:
         width = width_for(kernel.parts, values, columns)
         if kernel.in_pieces:
             outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread == FULL]
             while width > 1 and any(step % width for step in outer):
                 width //= 2
             across = _across(width, columns)
+            while lanes >= _MOST_LANES and lanes * across < _MOST_LANES * _ACROSS_OF_GROUPS:
+                lanes *= 2
         least = 0 if kernel.in_pieces else _ACROSS * chip.processors // 2
-        room = lanes // 2 * across * sum(ITEM_BYTES[r.dtype] for r in kernel.reduce)
+        room = lanes // 2 * across * _told_bytes(kernel)
         while width > 1 and (room * width > _MOST_TOLD or columns < least * width):
             width //= 2
+    steps = -(-rows // lanes)
     at_once = steps <= _UNROLL and width == 1
     variant = ColumnsVariant(kernel, lanes, steps if at_once else 0, width, across)
     grid = (-(-columns // (across * width)) * matrices, 1, 1)
     return Launch(variant, grid, (across, lanes, 1), arguments_of(variant, values))
+
+
+def _in_turn(kernel: Columns, width: int) -> bool:
+    """Whether reductions share the memory in which lanes tell each other their results."""
+    return width > 1 and not kernel.sums
+
+
+def _told_bytes(kernel: Columns) -> int:
+    """Bytes of shared memory for a column of a group and each two lanes."""
+    if not _in_turn(kernel, _LARGE_GROUP):
+        return sum(ITEM_BYTES[r.dtype] for r in kernel.reduce)
+    counts = Counter(r.dtype for r in kernel.reduce)
+    return sum(ITEM_BYTES[dtype] * min(n, _TOLD_AT_ONCE) for dtype, n in counts.items())
 
 
 def _across(width: int, columns: int) -> int:
@@ -141,6 +160,7 @@ class _Text:
     def __init__(self, variant: ColumnsVariant, name: str) -> None:
         self.variant, self.kernel, self.name = variant, variant.kernel, name
         self.lines = Lines()
+        self.memory: dict[str, str] = {}  # in which lanes tell each other results of reductions
 
     def function(self) -> Function:
         """All of the function."""
@@ -401,15 +421,31 @@ class _Text:
         join(self.lines, Writer(self.lines, leaf, self.kernel.dtype), self.kernel)
 
     def _combine(self, reductions: Sequence[Reduction]) -> None:
-        """Results of the lanes two by two."""
-        lines, lanes = self.lines, self.variant.lanes
-        if lanes == 1:
+        """Results of the lanes two by two: all of them at once, or so many as share memory in turn."""
+        if self.variant.lanes == 1:
             return
         across = self.variant.across * self.variant.width
-        for one in reductions:
-            lines.add(f"__shared__ {TYPES[one.dtype]} of_{one.name}[{lanes // 2}][{across}];")
+        memory = {one.name: self._memory_of(one, k) for k, one in enumerate(reductions)}
+        declared = {memory[one.name]: TYPES[one.dtype] for one in reductions}
+        for name, kind in declared.items():
+            lanes = self.variant.lanes // 2
+            self.lines.add(f"__shared__ {kind} {name}[{lanes}][{across}];")
+        self.memory |= memory
+        count = _TOLD_AT_ONCE if _in_turn(self.kernel, self.variant.width) else len(reductions)
+        for first in range(0, len(reductions), max(count, 1)):
+            self._halve(reductions[first : first + count])
+
+    def _memory_of(self, reduction: Reduction, number: int) -> str:
+        """Where lanes tell each other their results."""
+        if _in_turn(self.kernel, self.variant.width):
+            return f"of_{TYPES[reduction.dtype]}_{number % _TOLD_AT_ONCE}"
+        return f"of_{reduction.name}"
+
+    def _halve(self, reductions: Sequence[Reduction]) -> None:
+        """Half of the lanes take the results of the others, until the first has those of all."""
+        lines = self.lines
         lines.add("#pragma unroll 1")
-        lines.add(f"for (int half = {lanes // 2}; half > 0; half /= 2) {{")
+        lines.add(f"for (int half = {self.variant.lanes // 2}; half > 0; half /= 2) {{")
         lines.add("if (threadIdx.y >= half && threadIdx.y < 2 * half)")
         self._of_columns(lambda: self._give(reductions))
         lines.add("__syncthreads();")
@@ -447,7 +483,7 @@ class _Text:
         beside = (
             "threadIdx.x" if self.variant.width == 1 else f"threadIdx.x * {self.variant.width} + v"
         )
-        return f"of_{name}[{lane}][{beside}]"
+        return f"{self.memory[name]}[{lane}][{beside}]"
 
     def _give(self, reductions: Sequence[Reduction]) -> None:
         for one in reductions:
