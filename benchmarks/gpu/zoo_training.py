@@ -54,11 +54,11 @@ def _vgg16() -> nn.Module:
 # how PyTorch makes it, learning rate, our arguments
 CASES: dict[str, tuple[Any, float, dict[str, Any]]] = {
     "alexnet": (_alexnet, 1e-5, {"dropout": 0.0}),
-    "vgg16": (_vgg16, 1e-5, {"dropout": 0.0}),
+    "vgg16": (_vgg16, 2e-6, {"dropout": 0.0}),
     "googlenet": (lambda: GoogLeNet(CLASSES), 1e-4, {"dropout": 0.0}),
     "resnet18": (lambda: ResNet([2, 2, 2, 2], False, CLASSES), 1e-4, {}),
     "resnet34": (lambda: ResNet([3, 4, 6, 3], False, CLASSES), 1e-4, {}),
-    "resnet50": (lambda: ResNet([3, 4, 6, 3], True, CLASSES), 1e-5, {}),
+    "resnet50": (lambda: ResNet([3, 4, 6, 3], True, CLASSES), 1e-6, {}),
     "densenet121": (lambda: DenseNet(CLASSES), 1e-4, {}),
 }
 
