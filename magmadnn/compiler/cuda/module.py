@@ -15,7 +15,7 @@ from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.own import written_by
 from magmadnn.compiler.kernels.rows import Rows
 
-from .fused.columns import choose_columns
+from .fused.cut_columns import choose_columns
 from .fused.draw import choose_draw
 from .fused.moves import choose_add_picked, choose_move, choose_pick
 from .fused.rows import choose_rows

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from magmadnn.compiler.cuda.fused import columns as columns_text
+from magmadnn.compiler.cuda.fused import cut_columns
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.fused.draw import DrawKeys, DrawVariant
 from magmadnn.compiler.cuda.fused.moves import AddPickedVariant, MoveVariant, PickVariant
@@ -216,7 +216,7 @@ def test_sums_over_many_rows_are_the_same_in_groups_of_columns(
         (Result("y", total, ("value", "total"), ROW),),
     )
     run(kernel, x.shape, x=x, y=y)
-    monkeypatch.setattr(columns_text, "width_for", lambda *_: 1)
+    monkeypatch.setattr(cut_columns, "width_for", lambda *_: 1)
     run(kernel, x.shape, x=x, y=z)
     np.testing.assert_array_equal(y, z)
     np.testing.assert_allclose(y, x.astype(np.float64).sum(0), atol=2e-5 * rows)

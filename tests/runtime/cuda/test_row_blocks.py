@@ -10,7 +10,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.cuda import module
-from magmadnn.compiler.cuda.fused import columns as columns_text
+from magmadnn.compiler.cuda.fused import cut_columns
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.module import choose
 from magmadnn.compiler.cuda.text.variant import Chip
@@ -110,7 +110,7 @@ def test_statistics_of_halves_by_wide_loads(
 ) -> None:
     """Pieces that are not full, blocks of few rows, a last one that is short; one value in a column."""
     chosen: list[ColumnsVariant] = []
-    before = columns_text.choose_columns
+    before = cut_columns.choose_columns
 
     def choose_columns(*given: Any) -> Any:
         made = before(*given)

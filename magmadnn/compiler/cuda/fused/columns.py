@@ -2,7 +2,7 @@
 
 A block has 32 columns, or where there are many, 32 groups of neighbouring ones. Its threads combine rows that
 lie `lanes` apart, in order, and the lanes' results are then combined two by two. So the order of a sum
-depends on the number of rows only.
+depends on the numbers of rows and columns only.
 
 Code that runs once has to be fetched all the same. So what is done once is short: loops over lanes are not
 unrolled, and there are few quotients. `deviations.py` has sums of squared deviations.
@@ -10,8 +10,7 @@ unrolled, and there are few quotients. `deviations.py` has sums of squared devia
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, Cell, Lines, Writer
@@ -23,10 +22,8 @@ from magmadnn.compiler.cuda.text.parts import (
     seen,
     typed,
     vector_type,
-    width_for,
 )
 from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
-from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, Operand
@@ -41,25 +38,14 @@ from .deviations import (
     own_deviations,
 )
 
-_ACROSS = 32  # columns of a block
-_ACROSS_OF_GROUPS = (
-    16  # groups of columns of a block, where they are large and matrices are cut in pieces
-)
-_LARGE_GROUP = 4
-_MOST_LANES = 32
-_ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for others beside them
-_ROWS_OF_A_JOIN = 8  # likewise, where what blocks have made is combined
-_UNROLL = 16
-_FEW_STEPS = 8  # where a thread has one column of a piece
+ACROSS = 32  # columns of a block
+LARGE_GROUP = 4
+UNROLL = 16
 _REGISTERS = 64, 96  # of a thread, roughly; of one with a large group
 # that a thread with neighbouring columns has on their way, in up to as many rows: few enough registers are
 # left then that two blocks share a multiprocessor
 _AHEAD_BYTES = 64
-_MOST_TOLD = (
-    16 << 10
-)  # bytes of shared memory: kernels that are merged have theirs beside each other
-
-_TOLD_AT_ONCE = 2  # sums of groups of columns, which share that memory in turn
+TOLD_AT_ONCE = 2  # sums of groups of columns, which share the memory where lanes tell them in turn
 
 
 @dataclass(frozen=True)
@@ -78,12 +64,12 @@ class ColumnsVariant(OfParts):
     lanes: int
     steps: int
     width: int = 1
-    across: int = _ACROSS
+    across: int = ACROSS
 
     @property
     def registers(self) -> int:
         """Of a thread, roughly."""
-        return _REGISTERS[self.width >= _LARGE_GROUP]
+        return _REGISTERS[self.width >= LARGE_GROUP]
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -98,57 +84,9 @@ class ColumnsVariant(OfParts):
         return typed(self.slots, self.kernel.parts, {}, prefix)
 
 
-def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
-    """The variant and the launch for given sizes; None where nothing is to be done."""
-    rows, columns = values["row1"], values["column1"]
-    matrices = values["outer1"] if kernel.in_pieces else 1
-    if columns == 0 or matrices == 0:
-        return None
-    lanes, each = 1, _ROWS_OF_A_JOIN if kernel.joins else _ROWS_OF_A_LANE
-    most = min(_MOST_LANES, chip.together // _ACROSS)
-    while lanes < most and lanes * each < rows:
-        lanes *= 2
-    width, across = 1, _ACROSS
-    least_steps = _FEW_STEPS if kernel.in_pieces else _UNROLL
-    if -(-rows // lanes) > least_steps and not kernel.joins:
-        width = width_for(kernel.parts, values, columns)
-        if kernel.in_pieces:
-            outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread == FULL]
-            while width > 1 and any(step % width for step in outer):
-                width //= 2
-            across = _across(width, columns)
-            while lanes >= _MOST_LANES and lanes * across < _MOST_LANES * _ACROSS_OF_GROUPS:
-                lanes *= 2
-        least = 0 if kernel.in_pieces else _ACROSS * chip.processors // 2
-        room = lanes // 2 * across * _told_bytes(kernel)
-        while width > 1 and (room * width > _MOST_TOLD or columns < least * width):
-            width //= 2
-    steps = -(-rows // lanes)
-    at_once = steps <= _UNROLL and width == 1
-    variant = ColumnsVariant(kernel, lanes, steps if at_once else 0, width, across)
-    grid = (-(-columns // (across * width)) * matrices, 1, 1)
-    return Launch(variant, grid, (across, lanes, 1), arguments_of(variant, values))
-
-
-def _in_turn(kernel: Columns, width: int) -> bool:
+def in_turn(kernel: Columns, width: int) -> bool:
     """Whether reductions share the memory in which lanes tell each other their results."""
     return width > 1 and not kernel.sums
-
-
-def _told_bytes(kernel: Columns) -> int:
-    """Bytes of shared memory for a column of a group and each two lanes."""
-    if not _in_turn(kernel, _LARGE_GROUP):
-        return sum(ITEM_BYTES[r.dtype] for r in kernel.reduce)
-    counts = Counter(r.dtype for r in kernel.reduce)
-    return sum(ITEM_BYTES[dtype] * min(n, _TOLD_AT_ONCE) for dtype, n in counts.items())
-
-
-def _across(width: int, columns: int) -> int:
-    """Threads of a block beside each other, each with so many columns of a piece of a matrix."""
-    across = _ACROSS_OF_GROUPS if width >= _LARGE_GROUP else _ACROSS
-    while width > 1 and across > 1 and columns <= across // 2 * width:
-        across //= 2
-    return across
 
 
 _Leaf = Callable[[Formula], Cell]
@@ -192,7 +130,7 @@ class _Text:
             lines.add("if (row0 + threadIdx.y < row1) {")
             self._note_firsts(lambda leaf: self._leaf(leaf, "row0 + threadIdx.y"))
             lines.add("}")
-        lines.add(f"#pragma unroll {_UNROLL}")
+        lines.add(f"#pragma unroll {UNROLL}")
         lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
         add(lambda leaf: self._leaf(leaf, "row"))
         lines.add("}")
@@ -239,7 +177,7 @@ class _Text:
         """Several rows of a group at a time: all are on their way before the first is added."""
         lines, lanes, width = self.lines, self.variant.lanes, self.variant.width
         each = sum(width * ITEM_BYTES[o.dtype] for o in streams)
-        count = min(max(_AHEAD_BYTES // max(each, 1), 2), _UNROLL)
+        count = min(max(_AHEAD_BYTES // max(each, 1), 2), UNROLL)
         step = f"for (int step = 0; step < {count}; ++step) {{"
         row = f"const i64 row = next + step * {lanes};"
         lines.add("#pragma unroll 1")
@@ -431,14 +369,14 @@ class _Text:
             lanes = self.variant.lanes // 2
             self.lines.add(f"__shared__ {kind} {name}[{lanes}][{across}];")
         self.memory |= memory
-        count = _TOLD_AT_ONCE if _in_turn(self.kernel, self.variant.width) else len(reductions)
+        count = TOLD_AT_ONCE if in_turn(self.kernel, self.variant.width) else len(reductions)
         for first in range(0, len(reductions), max(count, 1)):
             self._halve(reductions[first : first + count])
 
     def _memory_of(self, reduction: Reduction, number: int) -> str:
         """Where lanes tell each other their results."""
-        if _in_turn(self.kernel, self.variant.width):
-            return f"of_{TYPES[reduction.dtype]}_{number % _TOLD_AT_ONCE}"
+        if in_turn(self.kernel, self.variant.width):
+            return f"of_{TYPES[reduction.dtype]}_{number % TOLD_AT_ONCE}"
         return f"of_{reduction.name}"
 
     def _halve(self, reductions: Sequence[Reduction]) -> None:
