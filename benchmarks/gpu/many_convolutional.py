@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import magmadnn as md
-from magmadnn.compiler.cuda.library import few_channels
+from magmadnn.compiler.cuda.library.few_channels import sizes as few_channels
 from magmadnn.ops.images import _models
 from magmadnn.runtime.cuda.many import course
 from magmadnn.runtime.cuda.many.stacks import Stack

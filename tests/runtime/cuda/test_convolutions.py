@@ -17,7 +17,7 @@ from magmadnn.backends.cuda.engine import (
     ConvolutionNode,
     EventNode,
 )
-from magmadnn.compiler.cuda.library import few_channels
+from magmadnn.compiler.cuda.library.few_channels import sizes as few_channels
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import placeholder

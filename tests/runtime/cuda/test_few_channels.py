@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.engine import CONVOLUTIONS, FUSED_CONVOLUTIONS, ConvolutionNode
-from magmadnn.compiler.cuda.library import few_channels
+from magmadnn.compiler.cuda.library.few_channels import sizes as few_channels
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient

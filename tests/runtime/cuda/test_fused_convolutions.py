@@ -10,7 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS
-from magmadnn.compiler.cuda.library import few_channels
+from magmadnn.compiler.cuda.library.few_channels import sizes as few_channels
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import placeholder

@@ -12,7 +12,7 @@ import pytest
 import magmadnn as md
 from magmadnn import layers, optim
 from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS, ConvolutionNode
-from magmadnn.compiler.cuda.library import few_channels
+from magmadnn.compiler.cuda.library.few_channels import sizes as few_channels
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder

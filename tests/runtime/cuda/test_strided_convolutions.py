@@ -11,7 +11,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS
-from magmadnn.compiler.cuda.library import few_channels
+from magmadnn.compiler.cuda.library.few_channels import sizes as few_channels
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Node, Spec

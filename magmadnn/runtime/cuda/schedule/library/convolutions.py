@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS, ConvolutionNode, Engine
-from magmadnn.compiler.cuda.library import few_channels
 from magmadnn.compiler.cuda.library.ends import ends
+from magmadnn.compiler.cuda.library.few_channels import launches as few_launches
+from magmadnn.compiler.cuda.library.few_channels.sizes import Few, few_of
 from magmadnn.compiler.cuda.library.zeros import zeros
 from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
@@ -70,7 +71,7 @@ class Convolutions:
         reads = tuple(map(self._layout.span, operands))
         models = _models_of(kernel, frames[0])
         call = self._call(kernel, [f[0] for f in frames] if models else frames, values)
-        few = few_channels.few_of(call, models)
+        few = few_of(call, models)
         if few is not None and all(frame.size for frame in frames):
             return self._own(work, few, call, models, reads, result)
         if not models:
@@ -136,7 +137,7 @@ class Convolutions:
     def _own(
         self,
         work: Work,
-        few: few_channels.Few,
+        few: Few,
         call: ConvolutionNode,
         models: int,
         reads: tuple[Span, ...],
@@ -144,11 +145,11 @@ class Convolutions:
     ) -> list[Item]:
         """The launches of kernels of our own, for few channels."""
         if call.function == "fprop":
-            return [Item(few_channels.forward(few, call, models), reads, (result,))]
+            return [Item(few_launches.forward(few, call, models), reads, (result,))]
         if call.function == "dgrad":
-            return [Item(few_channels.inputs(few, call, models), reads, (result,))]
-        (room,) = self._rooms.pieces(work, (few_channels.part_bytes(few, call, models),))
-        parts, sums = few_channels.filters(few, call, room[0], models)
+            return [Item(few_launches.inputs(few, call, models), reads, (result,))]
+        (room,) = self._rooms.pieces(work, (few_launches.part_bytes(few, call, models),))
+        parts, sums = few_launches.filters(few, call, room[0], models)
         return [Item(parts, reads, (room,)), Item(sums, (room,), (result,))]
 
     def _calls(

@@ -1,0 +1,1 @@
+"""Convolutions of few channels by kernels of our own."""

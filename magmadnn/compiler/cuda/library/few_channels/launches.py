@@ -1,0 +1,63 @@
+"""Launches of these kernels.
+
+Many models, each with images and filters of its own, are one launch, with a model for each row of blocks.
+"""
+
+from __future__ import annotations
+
+from magmadnn.backends.cuda.engine import ConvolutionNode
+from magmadnn.compiler.cuda.text.variant import Launch
+
+from .filters import LANES, OUTPUTS, FewFilters, FewSums
+from .forward import FewForward
+from .inputs import FewInputs
+from .sizes import THREADS, Few
+
+_PARTS = 512  # of sums over all places, at most
+
+
+def forward(few: Few, call: ConvolutionNode, models: int = 0) -> Launch:
+    """The convolution, with what follows it; `models` as for `few_of`."""
+    variant = FewForward(few, bool(call.bias), bool(call.added), call.positive)
+    values = {"x": call.x, "w": call.w, "bias": call.bias, "added": call.added, "result": call.y}
+    return _of_places(variant, call, values, models)
+
+
+def inputs(few: Few, call: ConvolutionNode, models: int = 0) -> Launch:
+    """The gradient for inputs."""
+    values = {"w": call.w, "y": call.y, "result": call.x}
+    return _of_places(FewInputs(few), call, values, models)
+
+
+def _of_places(
+    variant: FewForward | FewInputs, call: ConvolutionNode, values: dict[str, int], models: int
+) -> Launch:
+    values["images"] = call.shapes[0][0]
+    arguments = tuple(values[slot] for slot in variant.slots)
+    grid = (-(-variant.threads(values["images"]) // THREADS), max(models, 1), 1)
+    return Launch(variant, grid, (THREADS, 1, 1), arguments, variant.of.filter_bytes)
+
+
+def part_bytes(few: Few, call: ConvolutionNode, models: int = 0) -> int:
+    """Memory of the parts that gradients for filters are summed from."""
+    return max(models, 1) * _cut(few, call, models)[0] * few.filter_bytes
+
+
+def _cut(few: Few, call: ConvolutionNode, models: int) -> tuple[int, int]:
+    """How many blocks give parts of a model's sums, and rows of windows of each."""
+    rows, lanes = call.shapes[2][0] * few.windows[0], FewFilters(few).lanes
+    each = -(-rows // max(_PARTS // max(models, 1), 1) // lanes) * lanes
+    return -(-rows // each), each
+
+
+def filters(few: Few, call: ConvolutionNode, parts: int, models: int = 0) -> tuple[Launch, Launch]:
+    """The gradient for filters: parts, which are written to an address, and their sums."""
+    blocks, each = _cut(few, call, models)
+    first, count = FewFilters(few), max(models, 1)
+    given = (call.shapes[0][0], each, call.x, call.y, parts)
+    last = FewSums(few.dtype, few.taps, few.outputs, few.is_many)
+    grid = (-(-few.taps * few.outputs // OUTPUTS), count, 1)
+    return (
+        Launch(first, (blocks, count, 1), (first.threads, 1, 1), given, first.shared_bytes),
+        Launch(last, grid, (OUTPUTS * LANES, 1, 1), (blocks, parts, call.w), last.shared_bytes),
+    )
