@@ -317,7 +317,7 @@ class _Planner:
     ) -> Prediction:
         given = {str(one.layer.path): "data" for one in self._layers} | dict(splits)
         keys = dict(zip(keys_of(self._parameters), self._parameters, strict=True))
-        placements = with_slots(placements_of(self._layers, given), keys, self._slots)
+        placements = with_slots(placements_of(self._layers, given, {}), keys, self._slots)
         leaves: _Leaves = {}
         for node, one in placements.items():
             assert isinstance(one, Shard)

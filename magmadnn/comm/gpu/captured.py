@@ -12,6 +12,7 @@ from magmadnn.comm.communicator import Communicator
 from magmadnn.errors import CommunicationError
 
 from .elements import DTYPES, OPS
+from .moving import Moves
 from .peer_sum import MOST_BYTES, PeerSum
 
 
@@ -19,15 +20,18 @@ class CapturedCalls(ABC):
     """What a group of GPUs does within graphs; see `Gpus`.
 
     Attributes:
+        rank: this one's number.
         size: ranks.
     """
 
+    rank: int
     size: int
     _comm: Any
     _cupy: Any
 
     def __init__(self) -> None:
         self._prepared: set[tuple[Kind, int, str, str]] = set()
+        self._moved: set[tuple[Moves, int, str]] = set()
         self._sums: dict[bool, PeerSum | None] = {}  # for calls within graphs, and for others
 
     @abstractmethod
@@ -81,6 +85,47 @@ class CapturedCalls(ABC):
         self.call_on(stream.ptr, kind, source.data.ptr, result.data.ptr, count, dtype, stored)
         stream.synchronize()
         self._prepared.add((kind, count, dtype, stored))
+
+    def prepare_moves(self, moves: Moves, count: int, dtype: str) -> None:
+        """Make a first call of such rows, as `prepare` does."""
+        if (moves, count, dtype) in self._moved:
+            return
+        told = self._host().exchange([moves, count, dtype])
+        if any(one != told[0] for one in told):
+            raise CommunicationError(
+                "move: ranks are about to capture different calls: "
+                + "; ".join(f"rank {r} rows of {n} {d} by {m}" for r, (m, n, d) in enumerate(told))
+            )
+        rows = max((max(end, at + end - first) for _, first, end, _, at in moves), default=1)
+        source, result = (self._cupy.zeros(rows * count, dtype_of(dtype)) for _ in range(2))
+        stream = self._cupy.cuda.get_current_stream()
+        self.move_on(stream.ptr, moves, source.data.ptr, result.data.ptr, count, dtype)
+        stream.synchronize()
+        self._moved.add((moves, count, dtype))
+
+    def move_on(
+        self, stream: int, moves: Moves, source: int, result: int, count: int, dtype: str
+    ) -> None:
+        """Give a stream, which may be captured, the messages of this rank.
+
+        Args:
+            stream: CUDA's.
+            moves: rows of all ranks, from whom to whom.
+            source: address of the rows that this rank has.
+            result: address of those that it gets.
+            count: elements of a row,
+            dtype: and theirs.
+        """
+        step, element = count * dtype_of(dtype).itemsize, DTYPES[dtype]
+        calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        for one, first, end, to, at in moves:
+            many = (end - first) * count
+            if one == self.rank:
+                calls.append((self._comm.send, (source + first * step, many, element, to, stream)))
+            if to == self.rank:
+                calls.append((self._comm.recv, (result + at * step, many, element, one, stream)))
+        if calls and count:
+            self._group(calls)
 
     def call_on(
         self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str

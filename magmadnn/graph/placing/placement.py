@@ -1,4 +1,7 @@
-"""Placements: how the elements of a value are shared out among ranks."""
+"""Placements: how the elements of a value are shared out among ranks.
+
+`on` names the ranks that have the value, in order; None for all. The others have nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,18 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Shape, Size
 from magmadnn.graph.signature import is_integer, shape_text
 
+On = tuple[int, ...] | None
+
 
 @dataclass(frozen=True)
 class Replicate:
-    """Every rank has all elements."""
+    """Each of the ranks has all elements.
+
+    Attributes:
+        on: the ranks; None for all.
+    """
+
+    on: On = None
 
 
 @dataclass(frozen=True)
@@ -20,12 +31,14 @@ class Shard:
 
     Attributes:
         axis: counted from the front.
+        on: the ranks, in the order of their runs; None for all.
 
     Raises:
         ArgumentError: if axis is no number from 0.
     """
 
     axis: int
+    on: On = None
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis) or self.axis < 0:
@@ -34,10 +47,21 @@ class Shard:
 
 @dataclass(frozen=True)
 class Partial:
-    """Every rank has a term of each element; the value is their sum."""
+    """Each of the ranks has a term of each element; the value is their sum.
+
+    Attributes:
+        on: the ranks; None for all.
+    """
+
+    on: On = None
 
 
 Placement = Replicate | Shard | Partial
+
+
+def members(on: On, ranks: int) -> tuple[int, ...]:
+    """The ranks that `on` means, of so many."""
+    return tuple(range(ranks)) if on is None else on
 
 
 def is_divisible(size: Size, ranks: int) -> bool:
@@ -47,14 +71,14 @@ def is_divisible(size: Size, ranks: int) -> bool:
 
 
 def local_shape(shape: Shape, placement: Placement, ranks: int) -> Shape:
-    """The shape of a rank's part.
+    """The shape of the part of a rank that has one, of so many ranks.
 
     Raises:
         ShapeError: if there is no such axis, or ranks have no equal parts of it.
     """
     if not isinstance(placement, Shard):
         return shape
-    axis = placement.axis
+    axis, ranks = placement.axis, len(members(placement.on, ranks))
     if axis >= len(shape):
         raise ShapeError(f"Shard: there is no axis {axis} in shape {shape_text(shape)}")
     if not is_divisible(shape[axis], ranks):

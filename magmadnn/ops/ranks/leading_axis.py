@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.graph.dim import Shape
-from magmadnn.graph.node import Node, naming_scope, scoped, topological
+from magmadnn.graph.node import Node, naming_scope, record, scoped, topological
 from magmadnn.graph.op import REQUIRED, Array, NoGradient, Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import Attributes, OpWords
@@ -32,6 +32,8 @@ from magmadnn.ops.movement import reshape, transpose
 
 from .collectives import all_gather, all_reduce, all_to_all, own_part, reduce_scatter
 
+_SOME = "ranks "  # begins the name of a group of some of the ranks
+
 
 def _shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
     shape, kind = specs[0].shape, attributes["kind"]
@@ -40,7 +42,7 @@ def _shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Sha
     return shape[1:] if kind == "scatter" else shape
 
 
-def _numpy(x: Array, group: str, ranks: int, kind: str) -> Array:
+def _numpy(x: Array, *before: Array, group: str, ranks: int, kind: str) -> Array:
     from magmadnn.comm.groups import group_named
 
     comm, rows = group_named(group, ranks, kind), np.ascontiguousarray(x).reshape(x.shape)
@@ -64,8 +66,9 @@ def _on_device(group: str, ranks: int, kind: str) -> Any:
 
 among_ranks: Op = Op(
     name="_among_ranks",
-    args=("x",),
-    formula="a call of all ranks: the sum of x; along a leading axis of ranks a gather, scatter or exchange",
+    args=("x", "*before"),
+    formula="a call of all ranks: the sum of x; along a leading axis of ranks a gather, scatter or exchange;"
+    " what else is given has to be there before",
     kind=OpKind.COLLECTIVE,
     shapes=_shape,
     dtypes=first_dtype,
@@ -97,7 +100,7 @@ def with_leading_axis(program: Program, rank: int) -> Program:
         if form is not None and node.attributes.get("wire") is None:
             given = {k: v for k, v in node.attributes.items() if k not in ("loss", "wire")}
             with naming_scope(node), scoped(node.path):
-                made = form(inputs[0], rank=rank, **given)
+                made = form(inputs[0], rank=place_in(given["group"], rank), **given)
             if made is not None:
                 new[node] = made
                 continue
@@ -106,24 +109,41 @@ def with_leading_axis(program: Program, rank: int) -> Program:
     return program.with_roots([new[root] for root in program.roots])
 
 
+def part_group(on: Sequence[int]) -> str:
+    """The name of a group of ranks of which `own_part` takes a part."""
+    return _SOME + ",".join(map(str, on))
+
+
+def place_in(group: str, rank: int) -> int:
+    """The place of a rank in a group: 0 for one that is not of it, whose part nobody reads."""
+    if not group.startswith(_SOME):
+        return rank
+    on = [int(one) for one in group.removeprefix(_SOME).split(",")]
+    return on.index(rank) if rank in on else 0
+
+
+def _among(x: Node, group: str, ranks: int, kind: str) -> Node:
+    return record(among_ranks, [x], {"group": group, "ranks": ranks, "kind": kind})
+
+
 def _sum(x: Any, rank: int, group: str, ranks: int, op: str) -> Any:
     if op not in ("sum", "mean"):
         return None
-    total = among_ranks(x, group=group, ranks=ranks, kind="sum")
+    total = _among(x, group, ranks, "sum")
     return total if op == "sum" else multiply(total, 1.0 / ranks)
 
 
 def _gather(x: Any, rank: int, group: str, ranks: int, axis: int) -> Any:
-    return _joined(among_ranks(x, group=group, ranks=ranks, kind="gather"), axis)
+    return joined(_among(x, group, ranks, "gather"), axis)
 
 
 def _scatter(x: Any, rank: int, group: str, ranks: int, axis: int) -> Any:
-    return among_ranks(_apart(x, axis, ranks), group=group, ranks=ranks, kind="scatter")
+    return _among(apart(x, axis, ranks), group, ranks, "scatter")
 
 
 def _exchange(x: Any, rank: int, group: str, ranks: int, split_axis: int, concat_axis: int) -> Any:
-    apart = _apart(x, split_axis, ranks)
-    return _joined(among_ranks(apart, group=group, ranks=ranks, kind="exchange"), concat_axis)
+    rows = apart(x, split_axis, ranks)
+    return joined(_among(rows, group, ranks, "exchange"), concat_axis)
 
 
 def _part(x: Any, rank: int, group: str, ranks: int, axis: int) -> Any:
@@ -136,14 +156,14 @@ def _cut(x: Any, axis: int, ranks: int) -> Any:
     return reshape(x, (*shape[:axis], ranks, shape[axis] // ranks, *shape[axis + 1 :]))
 
 
-def _apart(x: Any, axis: int, ranks: int) -> Any:
-    """[.., n, ..] as [ranks, .., n / ranks, ..]."""
+def apart(x: Any, axis: int, ranks: int) -> Any:
+    """The value [.., n, ..] as [ranks, .., n / ranks, ..]."""
     order = (axis, *(k for k in range(len(x.shape) + 1) if k != axis))
     return transpose(_cut(x, axis, ranks), order)
 
 
-def _joined(x: Any, axis: int) -> Any:
-    """[ranks, .., n, ..] as [.., ranks n, ..]."""
+def joined(x: Any, axis: int) -> Any:
+    """The value [ranks, .., n, ..] as [.., ranks n, ..]."""
     ranks, *shape = x.shape
     order = (*range(1, axis + 1), 0, *range(axis + 1, len(x.shape)))
     return reshape(transpose(x, order), (*shape[:axis], ranks * shape[axis], *shape[axis + 1 :]))

@@ -12,6 +12,10 @@ operands. So the result is always that of the program, in another order of sums.
     Shard(a) -> Shard(b)    all_to_all                   n (P - 1) / P^2
     Partial -> Replicate    all_reduce                   2 n (P - 1) / P
     Partial -> Shard        reduce_scatter               n (P - 1) / P
+
+Values may lie on some of the ranks (`on=`): an op is computed on the ranks on which one of its operands lies.
+Between different ranks rows of parts are moved (`graph/placing/routes.py`), directly or by way of parts of
+an axis, whichever sends less.
 """
 
 from __future__ import annotations
@@ -34,21 +38,28 @@ from magmadnn.graph.node import (
 )
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.placing import (
+    Axes,
+    On,
     Partial,
     Placement,
     Replicate,
     Shard,
     axes_of,
     local_shape,
+    members,
+    routes,
 )
 from magmadnn.graph.placing.placement import is_divisible
+from magmadnn.graph.placing.routes import sent_rows
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec
+from magmadnn.ops.ranks.leading_axis import part_group
+from magmadnn.ops.ranks.moves import moved, placed_on
 from magmadnn.optim.memory_check import BATCH
 
 WHOLE = Replicate()
-TERM = Partial()
 _ROWS = 64  # of a batch, where amounts are compared
+_FEW = 4096  # elements whose sending takes as long as the latency of another round
 _NEVER = 1e6  # how much dearer it is to bring a value together that shall stay in parts
 
 
@@ -75,11 +86,21 @@ def elements(shape: Shape, rows: int = _ROWS) -> float:
     return float(size.bind(dict.fromkeys(size.symbols, rows)) if isinstance(size, Dim) else size)
 
 
+def is_among(after: Placement, before: Placement, ranks: int) -> bool:
+    """Whether ranks of `after` have all elements of what lies as in `before`."""
+    get, have = members(after.on, ranks), members(before.on, ranks)
+    return isinstance(before, Replicate) and set(get) <= set(have)
+
+
 def travels(before: Placement, after: Placement, count: float, ranks: int) -> float:
-    """Elements that a rank sends to place a value of `count` elements otherwise."""
-    share = count * (ranks - 1) / ranks
-    if before == after or before == WHOLE:
+    """Elements that a rank sends to place a value of `count` elements otherwise, at once."""
+    if before == after or is_among(after, before, ranks):
         return 0.0
+    if before.on is not None or after.on is not None:
+        assert not isinstance(after, Partial)
+        own = count / len(members(before.on, ranks)) if isinstance(before, Shard) else count
+        return own * routes(before, after, ranks).sent
+    share = count * (ranks - 1) / ranks
     if isinstance(before, Partial):
         return share if isinstance(after, Shard) else 2 * share
     return share / ranks if isinstance(after, Shard) else share
@@ -96,9 +117,11 @@ class Distribution:
         group: of ranks, as collectives name it.
         wanted: nodes that shall be placed so, whatever else would be cheaper.
         stays: leaves whose parts are never brought together, as they may have no room.
+        within: the ranks that compute what is in a scope, as a layer's: forward, and its gradients.
 
     Attributes:
-        program: what each rank runs.
+        program: what each rank runs; where values lie on some of the ranks, what one would run that has a
+            part of each (`one_rank.py`).
         placements: how each node of the whole program is placed when it is computed.
 
     Raises:
@@ -112,11 +135,12 @@ class Distribution:
         ranks: int,
         *,
         group: str = "world",
-        wanted: Mapping[Node, Placement] | None = None,
+        wanted: Mapping[Node, Replicate | Shard] | None = None,
         stays: Sequence[Node] = (),
+        within: Mapping[object, On] | None = None,
     ) -> None:
         self._ranks, self._group, self._leaves = ranks, group, leaves
-        self._wanted = wanted or {}
+        self._wanted, self._within = wanted or {}, within or {}
         self._stays = set(stays)
         self._split_like = {
             node.shape: placement.axis
@@ -138,7 +162,11 @@ class Distribution:
         times = {"all_gather": 1.0, "all_reduce": 2.0, "reduce_scatter": 1.0}
         for node in self.program.nodes():
             op = node.op
-            if isinstance(op, Op) and op.kind is OpKind.COLLECTIVE and op.name != "own_part":
+            if op is moved:
+                most = max(sent_rows(node.attributes["moves"]).values(), default=0)
+                count = most * elements(node.attributes["piece"], rows)
+                found.append(Sent(moved.name, node, count, node.dtype.itemsize))
+            elif isinstance(op, Op) and op.kind is OpKind.COLLECTIVE and op.name != "own_part":
                 whole = node if op.name == "all_gather" else node.inputs[0]
                 count = elements(whole.shape, rows) * share * times.get(op.name, 1.0)
                 found.append(Sent(op.name, node, count, node.dtype.itemsize))
@@ -146,6 +174,7 @@ class Distribution:
 
     def _updated(self, target: Node, value: Node) -> tuple[Node, Node]:
         placement, own = self._leaves.get(target, (WHOLE, target))
+        assert not isinstance(placement, Partial)  # variables are none
         return own, self._as(value, placement)
 
     # --- one node ---------------------------------------------------------------------------------
@@ -158,9 +187,10 @@ class Distribution:
             placement, made = self._computed(node)
         self.placements[node] = placement
         self._placed[node] = {placement: made}
-        if node in self._wanted:
-            self._as(node, self._wanted[node])
-            self.placements[node] = self._wanted[node]
+        asked = self._wanted.get(node)
+        if asked is not None:
+            self._as(node, asked)
+            self.placements[node] = asked
 
     def _computed(self, node: Node) -> tuple[Placement, Node]:
         if node in self._leaves:
@@ -169,18 +199,31 @@ class Distribution:
             return placement, own
         if not node.inputs or not isinstance(node.op, Op):
             return WHOLE, self._whole(node)
-        if all(self.placements[i] == WHOLE for i in node.inputs):
-            return WHOLE, self._whole(node)
         if any(i in self._stays for i in node.inputs) and node.op.kind is OpKind.MOVEMENT:
             self._stays.add(node)
+        first, groups = self.placements[node.inputs[0]], self._groups(node)
+        if all(self.placements[i] == first == Replicate(groups[0]) for i in node.inputs):
+            return first, self._whole(node, groups[0])
         found = self._in_parts(node, node.op)
         if found is not None:
             return found
         made = None if node.op.decompose is None else self._decomposed(node, node.op)
-        return (WHOLE, self._whole(node)) if made is None else made
+        if made is not None:
+            return made
+        on = min(groups, key=lambda on: self._whole_cost(node, on))
+        return Replicate(on), self._whole(node, on)
 
-    def _whole(self, node: Node) -> Node:
-        return self._again(node, [self._as(i, WHOLE) for i in node.inputs], node.attributes)
+    def _whole(self, node: Node, on: On = None) -> Node:
+        whole = Replicate(on)
+        return self._again(node, [self._as(i, whole) for i in node.inputs], node.attributes)
+
+    def _groups(self, node: Node) -> list[On]:
+        """The ranks on which operands lie; all of them last, so that equal costs keep off the others."""
+        for entry in node.path if self._within else ():
+            if entry in self._within:
+                return [self._within[entry]]
+        found = dict.fromkeys(self.placements[i].on for i in node.inputs)
+        return sorted(found, key=lambda on: on is None)
 
     def _decomposed(self, node: Node, op: Op) -> tuple[Placement, Node] | None:
         """The same by the ops that it is made of."""
@@ -199,82 +242,146 @@ class Distribution:
         axes = axes_of(op, [i.spec for i in node.inputs], node.attributes)
         if axes is None:
             return None
+        names = self._names(node, axes)
+        best: tuple[float, Any, On] | None = None
+        for on in self._groups(node):
+            for name in [*(names if on is None or len(on) > 1 else ()), None]:
+                cost = self._cost(node, axes, name, on)
+                if cost is not None and (best is None or cost < best[0]):
+                    best = cost, name, on
+        if best is None:
+            return None
+        _, name, on = best
+        if name is None:
+            return Replicate(on), self._whole(node, on)
+        operands = [
+            self._as(i, _placed_by(own, name, on))
+            for i, own in zip(node.inputs, axes.operands, strict=True)
+        ]
+        result = _placed_by(axes.result, name, on) if name in axes.result else Partial(on)
+        shape = local_shape(node.shape, result, self._ranks)
+        made = self._again(node, operands, axes.attributes(node.attributes, name, shape))
+        return result, made
+
+    def _names(self, node: Node, axes: Axes) -> list[Any]:
+        """The names of axes that may be split."""
         names: dict[Any, None] = {}
         for operand, own in zip(node.inputs, axes.operands, strict=True):
             placement = self.placements[operand]
             axis = placement.axis if isinstance(placement, Shard) else None
             if isinstance(placement, Partial):  # a gradient, say, whose moments lie in parts
                 axis = self._split_like.get(operand.shape)
+                if axis is None and placement.on is not None and operand.shape:
+                    axis = 0
             if axis is not None and own[axis] is not None:
                 names[own[axis]] = None
         asked = self._wanted.get(node)
         if isinstance(asked, Shard) and axes.result[asked.axis] is not None:
             names[axes.result[asked.axis]] = None
-        best: tuple[float, Any] | None = None
-        for name in [*names, None]:
-            cost = self._cost(node, axes, name)
-            if cost is not None and (best is None or cost < best[0]):
-                best = cost, name
-        if best is None or best[1] is None:
-            return None if op.decompose is not None and best is None else (WHOLE, self._whole(node))
-        name = best[1]
-        operands = [
-            self._as(i, _placed_by(own, name))
-            for i, own in zip(node.inputs, axes.operands, strict=True)
-        ]
-        result = _placed_by(axes.result, name) if name in axes.result else TERM
-        shape = local_shape(node.shape, result, self._ranks)
-        made = self._again(node, operands, axes.attributes(node.attributes, name, shape))
-        return result, made
+        return list(names)
 
-    def _cost(self, node: Node, axes: Any, name: Any) -> float | None:
-        """What travels if a name is split, None for none; None as the result where it cannot be."""
-        total = 0.0
+    def _cost(self, node: Node, axes: Axes, name: Any, on: On) -> float | None:
+        """What travels if a name is split on ranks, None for none; None as the result where it cannot be."""
+        if name is None:
+            return self._whole_cost(node, on)
+        total, ranks = 0.0, len(members(on, self._ranks))
         for operand, own in zip(node.inputs, axes.operands, strict=True):
-            after = _placed_by(own, name)
-            if isinstance(after, Shard) and not is_divisible(
-                operand.shape[after.axis], self._ranks
-            ):
+            after = _placed_by(own, name, on)
+            if isinstance(after, Shard) and not is_divisible(operand.shape[after.axis], ranks):
                 return None
             total += self._cheapest(operand, after)
-        if name is None:
-            return total
         if name in axes.result:
             axis = axes.result.index(name)
-            return total if is_divisible(node.shape[axis], self._ranks) else None
+            if not is_divisible(node.shape[axis], ranks):
+                return None
+            return total + self._back(node, Shard(axis, on))
         if not axes.adds:
             return None
-        return total + travels(TERM, WHOLE, elements(node.shape), self._ranks)
+        total += self._way(Partial(on), Replicate(on), node.shape)[0]
+        return total + self._back(node, Replicate(on))
 
-    def _cheapest(self, node: Node, after: Placement) -> float:
-        count = elements(node.shape)
-        if after == WHOLE and self._moves_whole(node):
+    def _whole_cost(self, node: Node, on: On) -> float:
+        total = sum((self._cheapest(i, Replicate(on)) for i in node.inputs), start=0.0)
+        return total + self._back(node, Replicate(on))
+
+    def _back(self, node: Node, result: Replicate | Shard) -> float:
+        """What it costs to bring a result back to all ranks, where the largest operand lies on them all."""
+        if result.on is None:
             return 0.0
-        if node in self._stays and after == WHOLE and WHOLE not in self._placed[node]:
-            return count * _NEVER
-        return min(travels(before, after, count, self._ranks) for before in self._placed[node])
+        sizes: dict[bool, float] = {}
+        for operand in node.inputs:
+            is_whole = self.placements[operand].on is None
+            sizes[is_whole] = max(sizes.get(is_whole, 0.0), elements(operand.shape))
+        if sizes.get(True, -1.0) < sizes.get(False, 0.0):
+            return 0.0
+        split = isinstance(result, Shard) and is_divisible(node.shape[result.axis], self._ranks)
+        return self._way(result, replace(result, on=None) if split else WHOLE, node.shape)[0]
+
+    def _cheapest(self, node: Node, after: Replicate | Shard) -> float:
+        if isinstance(after, Replicate) and self._moves_whole(node, after):
+            return 0.0
+        known = self._placed[node]
+        cost = min(self._way(before, after, node.shape)[0] for before in known)
+        if node in self._stays and cost:
+            leaves = all(before.on != after.on for before in known)
+            if leaves or (isinstance(after, Replicate) and after not in known):
+                return elements(node.shape) * _NEVER
+        return cost
+
+    def _way(
+        self, before: Placement, after: Replicate | Shard, shape: Shape
+    ) -> tuple[float, list[Replicate | Shard]]:
+        """How many elements a rank sends to place a value otherwise, and by way of which placements."""
+        count, ranks = elements(shape), self._ranks
+        direct = travels(before, after, count, ranks), [after]
+        if (before.on is None and after.on is None) or not direct[0]:
+            return direct
+        between = [
+            Shard(axis, on)
+            for on in dict.fromkeys((before.on, after.on))
+            for axis in range(len(shape))
+            if len(members(on, ranks)) > 1 and is_divisible(shape[axis], len(members(on, ranks)))
+        ]
+        found = [direct]
+        for one in between:
+            if one not in (before, after):
+                cost = travels(before, one, count, ranks) + travels(one, after, count, ranks)
+                found.append((cost + _FEW, [one, after]))
+        return min(found, key=lambda way: way[0])
 
     # --- placing otherwise ------------------------------------------------------------------------
 
-    def _as(self, node: Node, after: Placement) -> Node:
+    def _as(self, node: Node, after: Replicate | Shard) -> Node:
         """A node's value, placed so; each conversion is made once."""
         known = self._placed[node]
-        if after not in known and after == WHOLE and self._moves_whole(node):
-            known[after] = self._whole(node)
+        if after not in known and isinstance(after, Replicate) and self._moves_whole(node, after):
+            known[after] = self._whole(node, after.on)
         if after not in known:
-            count = elements(node.shape)
-            before = min(known, key=lambda one: (travels(one, after, count, self._ranks), str(one)))
+            last = min(known, key=lambda one: (self._way(one, after, node.shape)[0], str(one)))
             with scoped(node.path):
-                known[after] = self._converted(known[before], before, after)
+                for one in self._way(last, after, node.shape)[1]:
+                    if one not in known:
+                        known[one] = self._converted(known[last], last, one)
+                    last = one
         return known[after]
 
-    def _moves_whole(self, node: Node) -> bool:
+    def _moves_whole(self, node: Node, whole: Replicate = WHOLE) -> bool:
         """Whether it only moves what all ranks have whole, which costs less than to bring parts together."""
         is_movement = isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT
-        return is_movement and all(WHOLE in self._placed[i] for i in node.inputs)
+        return is_movement and all(
+            whole in self._placed[i] or WHOLE in self._placed[i] for i in node.inputs
+        )
 
-    def _converted(self, node: Node, before: Placement, after: Placement) -> Node:
+    def _converted(self, node: Node, before: Placement, after: Replicate | Shard) -> Node:
         given = {"group": self._group, "ranks": self._ranks}
+        if before.on is not None or after.on is not None:
+            if not is_among(after, before, self._ranks):
+                return placed_on(node, before, after, self._ranks, self._group)
+            if isinstance(after, Replicate):
+                return node
+            on = members(after.on, self._ranks)
+            given = {"group": part_group(on), "ranks": len(on)}
+            return record(ops.own_part, [node], {**given, "axis": after.axis, "loss": "same"})
         if isinstance(after, Shard):
             if isinstance(before, Shard):
                 given |= {"split_axis": after.axis, "concat_axis": before.axis}
@@ -315,5 +422,5 @@ def sharing_rows(
     return larger, {whole[n]: (Shard(0), n) for n in fed}
 
 
-def _placed_by(names: Sequence[Any], name: Any) -> Placement:
-    return Shard(list(names).index(name)) if name is not None and name in names else WHOLE
+def _placed_by(names: Sequence[Any], name: Any, on: On) -> Replicate | Shard:
+    return Shard(list(names).index(name), on) if name in names else Replicate(on)

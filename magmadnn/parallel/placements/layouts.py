@@ -3,6 +3,7 @@
 said                         ranks compute                 weights between steps
 Columns(), Rows(), even      their part of the layer       in that layout
 Replicated()                 all of it, or of their rows   whole on each
+the same with on=(0, 1)      that, on these ranks alone    in that layout
 any other layout             their rows, all of the layer  in that layout
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
 from magmadnn.graph.node import Node
+from magmadnn.graph.placing import On, members
 
 from .splits import MODEL, SPLITS, Splittable, chosen, told
 
@@ -91,8 +93,13 @@ class Way(Protocol):
         ...
 
 
-def splits_of(way: Way, layers: Sequence[Splittable], ranks: int) -> dict[str, str] | None:
+def splits_of(
+    way: Way, layers: Sequence[Splittable], ranks: int
+) -> tuple[dict[str, str], dict[str, On]] | None:
     """What each layer is split by, where ranks can compute parts of all layers as they are told; else None.
+
+    Returns:
+        a split for each path, and the ranks of layers that only some compute.
 
     Raises:
         ArgumentError, UnknownNameError: if there is no such layer, or it cannot be split so.
@@ -101,16 +108,18 @@ def splits_of(way: Way, layers: Sequence[Splittable], ranks: int) -> dict[str, s
     if way.deterministic is not None:
         return None
     if way.layers is None:
-        return chosen(name, layers, ranks, way.splits_batches)
+        return chosen(name, layers, ranks, way.splits_batches), {}
+    some: dict[str, On] = {}
     words, by_path = {}, {str(one.layer.path): one for one in layers}
     for path, said in way.layers.items():
         word = said if isinstance(said, str) else None
         if word is None and path in by_path:
-            word = _word(by_path[path], _resolved(name, path, by_path[path].kernel, said, ranks))
-            if word is None:
+            known = _word(by_path[path], _resolved(name, path, by_path[path].kernel, said, ranks))
+            if known is None:
                 return None
+            word, some[path] = known
         words[path] = word or "data"
-    return told(name, layers, words, ranks)
+    return told(name, layers, words, ranks, some), some
 
 
 def _resolved(way: str, path: str, node: Node, said: Any, ranks: int) -> Layout:
@@ -124,25 +133,27 @@ def _resolved(way: str, path: str, node: Node, said: Any, ranks: int) -> Layout:
         raise type(error)(text if text.startswith(what) else f"{what}: {text}") from None
 
 
-def _word(one: Splittable, layout: Layout) -> str | None:
-    """What a layout of a kernel is called among `SPLITS`, where ranks can compute parts of it."""
+def _word(one: Splittable, layout: Layout) -> tuple[str, On] | None:
+    """What a layout of a kernel is called among `SPLITS`, and on which ranks, where these can compute so."""
     ranks, last = layout.workers, len(layout.shape) - 1
-    if ranks == 1 or all(len(holders) == ranks for holders in layout.holders):
-        return "data"
+    first = layout.holders[0]
+    if all(holders == first for holders in layout.holders):
+        return "data", None if len(first) == ranks else first
+    on = tuple(holders[0] for holders in layout.holders)
     for word in one.splits:
         axis = 0 if word == "rows" else last
-        if one.fits(word, ranks) and layout == strips(layout.shape, axis, ranks):
-            return word
+        if one.fits(word, len(on)) and layout == strips(layout.shape, axis, ranks, on):
+            return word, None if on == members(None, ranks) else on
     return None
 
 
-def strips(shape: Sequence[int], axis: int, ranks: int) -> Layout:
-    """An axis cut in parts that differ by one at most, one on each rank."""
+def strips(shape: Sequence[int], axis: int, ranks: int, on: On = None) -> Layout:
+    """An axis cut in parts that differ by one at most, one on each rank, or on each of some."""
     from magmadnn.dmath.layouts.layout import Layout, even_cuts
 
-    sizes = tuple(int(n) for n in shape)
-    cuts = tuple(even_cuts(n, ranks) if i == axis else (0, n) for i, n in enumerate(sizes))
-    return Layout(sizes, cuts, tuple((rank,) for rank in range(ranks)), ranks)
+    sizes, own = tuple(int(n) for n in shape), members(on, ranks)
+    cuts = tuple(even_cuts(n, len(own)) if i == axis else (0, n) for i, n in enumerate(sizes))
+    return Layout(sizes, cuts, tuple((rank,) for rank in own), ranks)
 
 
 def layouts_of(way: Way, layers: Sequence[Splittable], ranks: int) -> dict[Node, Layout]:

@@ -5,6 +5,8 @@
     rows       Shard(0)                      whole      a term of a sum over inputs
     channels   Shard(last) of a convolution  Shard(0)   its filters
 
+Of a layer that is computed on some of the ranks all parameters lie on these, whole or split.
+
 Columns and then rows need one sum for two layers, as what lies between them is computed part by part
 (M. Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3).
 """
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph.node import Node, topological
-from magmadnn.graph.placing import Placement, Shard
+from magmadnn.graph.placing import On, Placement, Replicate, Shard, members
 from magmadnn.layers import Conv1D, Conv2D, Conv3D, Dense
 from magmadnn.layers.layer import Layer, ParameterName
 from magmadnn.tensor import Operation
@@ -58,14 +60,16 @@ class Splittable:
     def _size(self, split: str) -> int:
         return int(self.kernel.shape[0 if split == "rows" else -1])
 
-    def placements(self, split: str) -> dict[Node, Placement]:
-        """How its parameters are placed."""
-        if split == "data":
-            return {}
-        if split == "rows":
-            return {self.kernel: Shard(0)}
-        found: dict[Node, Placement] = {self.kernel: Shard(self.kernel.ndim - 1)}
-        return found if self.bias is None else found | {self.bias: Shard(0)}
+    def placements(self, split: str, on: On = None) -> dict[Node, Placement]:
+        """How its parameters are placed; those that are not there are whole on each rank."""
+        whole = None if on is None else Replicate(on)
+        kernel: Placement | None = whole
+        bias: Placement | None = whole
+        if split != "data" and (on is None or len(on) > 1):
+            kernel = Shard(0 if split == "rows" else self.kernel.ndim - 1, on)
+            bias = whole if split == "rows" else Shard(0, on)
+        both = (self.kernel, kernel), (self.bias, bias)
+        return {node: one for node, one in both if node is not None and one is not None}
 
     def sizes(self) -> str:
         """What there is to split, for messages."""
@@ -116,9 +120,17 @@ def chosen(way: str, layers: Sequence[Splittable], ranks: int, only_dense: bool)
 
 
 def told(
-    way: str, layers: Sequence[Splittable], given: Mapping[str, str], ranks: int
-) -> dict[str, str]:
+    way: str, layers: Sequence[Splittable], given: Mapping[str, str], ranks: int,
+    some: Mapping[str, On] | None = None,
+) -> dict[str, str]:  # fmt: skip
     """What each layer is split by, as the user says; layers that are not named are not split.
+
+    Args:
+        way: what is asked, for messages.
+        layers: that can be split.
+        given: a split for paths of layers.
+        ranks: how many there are.
+        some: the ranks of layers that only some compute, by path.
 
     Raises:
         UnknownNameError: if there is no such layer, or no such split.
@@ -132,27 +144,42 @@ def told(
             raise ArgumentError(
                 f"{way}: layer {path!r} cannot be split; those of this model that can are: {can}"
             )
-        one = by_path[path]
+        one, parts = by_path[path], len(members((some or {}).get(path), ranks))
         if split == MODEL:
-            split = next((s for s in one.splits if one.fits(s, ranks)), one.splits[0])
+            split = next((s for s in one.splits if one.fits(s, parts)), one.splits[0])
         if split not in SPLITS:
             raise UnknownNameError.of(f"{way}: split", str(split), (*SPLITS, MODEL))
-        if not one.fits(split, ranks):
+        if not one.fits(split, parts):
             kinds = " or ".join(map(repr, one.splits))
             raise ArgumentError(
-                f"{way}: {one.sizes()} cannot be split by {split!r} among {ranks} ranks: it can by {kinds}, "
-                f"where {ranks} divides the size"
+                f"{way}: {one.sizes()} cannot be split by {split!r} among {parts} ranks: it can by {kinds}, "
+                f"where {parts} divides the size"
             )
         found[path] = split
     return found
 
 
-def placements_of(layers: Sequence[Splittable], splits: Mapping[str, str]) -> dict[Node, Placement]:
-    """How parameters are placed; those that are not there are whole on each rank."""
+def placements_of(
+    layers: Sequence[Splittable], splits: Mapping[str, str], some: Mapping[str, On]
+) -> dict[Node, Placement]:
+    """How parameters are placed; those that are not there are whole on each rank.
+
+    Args:
+        layers: that can be split.
+        splits: of each, by path.
+        some: the ranks of layers that only some compute, by path.
+    """
     found: dict[Node, Placement] = {}
     for one in layers:
-        found |= one.placements(splits[str(one.layer.path)])
+        path = str(one.layer.path)
+        found |= one.placements(splits[path], some.get(path))
     return found
+
+
+def within(layers: Sequence[Splittable], some: Mapping[str, On]) -> dict[object, On]:
+    """The ranks of layers that only some compute, by layer."""
+    found = {one.layer: some.get(str(one.layer.path)) for one in layers}
+    return {layer: on for layer, on in found.items() if on is not None}
 
 
 def with_slots(

@@ -12,10 +12,10 @@ from magmadnn.comm.gpu.meeting import meet
 from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
-from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import Array
-from magmadnn.graph.placing import Placement, Shard, local_shape
+from magmadnn.graph.placing import Placement, members
 from magmadnn.graph.program import Program
+from magmadnn.memory.usage import in_units
 from magmadnn.ops.ranks.leading_axis import with_leading_axis
 from magmadnn.optim import StepSlices
 from magmadnn.optim.building.accumulation import Accumulation
@@ -25,61 +25,18 @@ from magmadnn.optim.memory_check import BATCH
 from magmadnn.parallel.ranks_step import RanksStep, refuse
 from magmadnn.runtime import Executable
 from magmadnn.runtime.step_memory import StepMemory
-from magmadnn.runtime.variables import tensor_of
-from magmadnn.tensor import Operation, Tensor, Variable
+from magmadnn.tensor import Operation, Tensor
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .distribute import Distribution, sharing_rows
-from .layouts import Way, splits_of, strips
+from .layouts import Way, splits_of
+from .one_rank import of_rank
+from .part import Part
 from .slices import PlacedSlices
-from .splits import placements_of, splittable, with_slots
+from .splits import placements_of, splittable, with_slots, within
 
 if TYPE_CHECKING:
     from magmadnn.dmath.layouts.layout import Layout
-
-
-class Part:
-    """This rank's part of a variable.
-
-    Args:
-        whole: the variable, all of it.
-        axis: that is split.
-        communicator: the ranks.
-    """
-
-    def __init__(self, whole: Node, axis: int, communicator: Communicator) -> None:
-        self.whole, self.axis, self._comm = whole, axis, communicator
-        shape = bind_shape(local_shape(whole.shape, Shard(axis), communicator.size), {})
-        self._each = shape[axis]
-        held = Tensor.wrap(np.zeros(shape, whole.dtype))
-        self.own = Variable(str(whole.name), held).node
-        self._given: int | None = None  # version of the whole value that this part is one of
-
-    def take(self) -> None:
-        """Go on from this rank's part of the whole value, whose memory is given back.
-
-        The part stays as it is where nobody has written the whole value since it was made of parts.
-        """
-        held = tensor_of(self.whole)
-        if self._given is None or self._given != held.memory.version:
-            self.own.value.write(self.own_part())
-        if self._comm.size > 1:
-            held.set_aside()
-
-    def own_part(self) -> Array:
-        """This rank's part of the whole value."""
-        first = self._each * self._comm.rank
-        at = (slice(None),) * self.axis + (slice(first, first + self._each),)
-        return np.ascontiguousarray(tensor_of(self.whole).read()[at])
-
-    def give(self) -> None:
-        """The whole value is that of all ranks' parts; all of them call it."""
-        rows = np.ascontiguousarray(np.moveaxis(self.own.value.read(), self.axis, 0))
-        found = np.moveaxis(self._comm.all_gather(rows), 0, self.axis)
-        held = tensor_of(self.whole)
-        held.bring_back()
-        held.write(np.ascontiguousarray(found))
-        self._given = held.memory.version
 
 
 class PlacedStep(RanksStep):
@@ -97,6 +54,7 @@ class PlacedStep(RanksStep):
 
     Attributes:
         splits: what each layer that can be split is split by.
+        some: the ranks of layers that only some compute, by path.
         parts: of variables that are split.
     """
 
@@ -145,35 +103,32 @@ class PlacedStep(RanksStep):
         """Parameters and moments that are split, and this rank's parts of them."""
         size = self._comm.size
         layers = splittable(self._roots, update.parameters)
-        splits = splits_of(self._way, layers, size)
-        assert splits is not None  # else there is another step
-        self.splits = splits
+        known = splits_of(self._way, layers, size)
+        assert known is not None  # else there is another step
+        self.splits, self.some = known
+        self._within = within(layers, self.some)
         keys = dict(zip(update.keys, update.parameters, strict=True))
         slots = dict(update.slots) | ({} if self.accumulation is None else self.accumulation.slots)
-        placements = with_slots(placements_of(layers, self.splits), keys, slots)
-        self.parts = [
-            Part(node, one.axis, self._comm)
-            for node, one in placements.items()
-            if isinstance(one, Shard)
-        ]
-        return {part.whole: (Shard(part.axis), part.own) for part in self.parts}
+        placements = with_slots(placements_of(layers, self.splits, self.some), keys, slots)
+        self.parts = [Part(node, one, self._comm) for node, one in placements.items()]
+        return {part.whole: (part.placement, part.own) for part in self.parts}
 
     @property
     def layouts(self) -> dict[Node, Layout]:
         """Of parameters that are split."""
         split = {p.node for p in self.parameters}
-        return {
-            part.whole: strips(part.whole.shape, part.axis, self._comm.size)
-            for part in self.parts
-            if part.whole in split
-        }
+        return {part.whole: part.layout for part in self.parts if part.whole in split}
 
     def _executable_of(
         self, program: Program, leaves: Mapping[Node, tuple[Placement, Node]], way: dict[str, Any]
     ) -> Executable:
         """On GPUs collectives are calls of NCCL, nodes of a step's graph."""
-        found = Distribution(program, leaves, self._comm.size, stays=list(self._leaves)).program
-        if way["device"] != "cpu":
+        more = {"stays": list(self._leaves), "within": self._within}
+        found = Distribution(program, leaves, self._comm.size, **more).program
+        held = {p.own: p.on for p in self.parts if p.placement.on is not None}
+        if held:
+            found = of_rank(found, held, self._comm.rank, self._comm.size)
+        elif way["device"] != "cpu":
             found = with_leading_axis(found, self._comm.rank)
         made = Executable(found, **way)
         if made.device is not None and self._comm.size > 1:
@@ -251,8 +206,9 @@ class PlacedStep(RanksStep):
     # --- what a step of one batch has beside that -------------------------------------------------
 
     def _state_nodes(self) -> list[Node]:
-        own = {part.whole: part.own for part in self.parts}
-        return [own.get(node, node) for node in super()._state_nodes()]
+        own = {part.whole: part.own if part.is_here else None for part in self.parts}
+        found = (own.get(node, node) for node in super()._state_nodes())
+        return [node for node in found if node is not None]
 
     def _memory_for(self, sizes: Mapping[str, int], workspace: bool) -> StepMemory | None:
         """That of the program with this rank's parts, for its rows of a batch."""
@@ -274,6 +230,24 @@ class PlacedStep(RanksStep):
         """None: other ranks wait for this one."""
         return None
 
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """Which ranks compute which layers, and the plan of this rank's step."""
+        size, lines = self._comm.size, list[str]()
+        for path, split in self.splits.items():
+            on = self.some.get(path)
+            if split != "data" or on is not None:
+                ranks = members(on, size)
+                how = "whole" if split == "data" or len(ranks) == 1 else f"by {split}"
+                which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+                lines.append(f"# {path}: {how} on {which} of {size}")
+        executable, rows = self._for_rows(sizes.get(BATCH, 1))
+        if self.parts:
+            lines.append(
+                f"# rank {self._comm.rank} keeps {in_units(self.own_bytes)} of these layers"
+            )
+        with bound(self._comm):
+            return "\n".join([*lines, executable.text({**sizes, BATCH: rows})])
+
     @property
     def communicator(self) -> Communicator:
         """The ranks."""
@@ -282,7 +256,7 @@ class PlacedStep(RanksStep):
     @property
     def own_bytes(self) -> int:
         """Bytes of the parts of parameters and moments that this rank has, of those that are split."""
-        return sum(int(part.own.value.read().nbytes) for part in self.parts)
+        return sum(int(part.own.value.read().nbytes) for part in self.parts if part.is_here)
 
     def __repr__(self) -> str:
         return f"<PlacedStep {self.count}, rank {self._comm.rank} of {self._comm.size}>"

@@ -14,7 +14,8 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 from magmadnn.graph.placing import Placement, Shard
 from magmadnn.optim.building.update import Update
-from magmadnn.parallel.placements.step import Part, PlacedStep
+from magmadnn.parallel.placements.part import Part
+from magmadnn.parallel.placements.step import PlacedStep
 from magmadnn.parallel.ranks_step import RanksStep
 
 from .optimiser import ShardedStep
@@ -24,11 +25,13 @@ class PartedStateStep(PlacedStep):
     """One step in which each rank has parts of the optimiser's moments; see `PlacedStep`."""
 
     def _placed(self, update: Update) -> dict[Node, tuple[Placement, Node]]:
-        self.splits: dict[str, str] = {}
+        self.splits, self.some, self._within = {}, {}, {}
         slots = dict(update.slots) | ({} if self.accumulation is None else self.accumulation.slots)
         axes = {slot.node: _axis(slot.node, self._comm.size) for slot in slots.values()}
-        self.parts = [Part(n, axis, self._comm) for n, axis in axes.items() if axis is not None]
-        return {part.whole: (Shard(part.axis), part.own) for part in self.parts}
+        self.parts = [
+            Part(n, Shard(axis), self._comm) for n, axis in axes.items() if axis is not None
+        ]
+        return {part.whole: (part.placement, part.own) for part in self.parts}
 
 
 def step_of(way: Any, *arguments: Any, device: str = "cpu", **named: Any) -> RanksStep:

@@ -13,7 +13,7 @@ import pytest
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError, UnknownNameError
-from magmadnn.parallel.placements.step import Part
+from magmadnn.parallel.placements.part import Part
 
 DRAW = np.random.default_rng(5)
 ROWS = 103  # of which the last batch of 32 has 7

@@ -17,12 +17,13 @@ from magmadnn.comm import Communicator, bound, simulate
 from magmadnn.errors import ShapeError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
-from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape
+from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape, members
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.ops.ranks.leading_axis import with_leading_axis
 from magmadnn.parallel.placements.distribute import Distribution
+from magmadnn.parallel.placements.one_rank import of_rank
 from magmadnn.runtime import Executable
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -197,40 +198,57 @@ class Graph:
         return ops.divide(self.any(), 3.0)
 
 
-def placements_of(graph: Graph, ranks: int) -> tuple[dict[Node, Any], dict[Node, Any]]:
-    """Of leaves, and of some values in the graph."""
+def placements_of(graph: Graph, ranks: int, some: bool) -> tuple[dict[Node, Any], dict[Node, Any]]:
+    """Of leaves, and of some values in the graph.
+
+    Args:
+        graph: to be placed.
+        ranks: how many there are.
+        some: whether values may lie on some ranks only.
+    """
+
+    def group() -> Any:
+        if not some or graph.draw.uniform() < 0.4:
+            return None
+        chosen = graph.draw.permutation(ranks)[: graph.pick(1, ranks + 1)]
+        return tuple(map(int, chosen))
 
     def one(node: Node, least: int) -> Any:
-        fitting = [a for a, n in enumerate(node.shape) if is_divisible(n, ranks)]
+        on = group()
+        parts = ranks if on is None else len(on)
+        fitting = [a for a, n in enumerate(node.shape) if is_divisible(n, parts)]
         number = graph.pick(least, len(fitting) + 1)
-        return Replicate() if number == 0 else Shard(fitting[number - 1])
+        is_split = number > 0 and (on is None or len(on) > 1)
+        return Shard(fitting[number - 1], on) if is_split else Replicate(on)
 
     leaves = {}
     for node in graph.leaves:
         is_term = node.dtype == np.float64 and graph.draw.uniform() < 0.15
-        leaves[node] = Partial() if is_term else one(node, 0)
+        leaves[node] = Partial(group()) if is_term else one(node, 0)
     inner = [n for n in Program(tuple(graph.outputs)).nodes() if n.inputs]
     wanted = {n: one(n, 0) for n in inner if graph.draw.uniform() < 0.2}
     return leaves, wanted
 
 
 def part(value: Array, placement: Any, comm: Communicator, seed: int) -> Array:
+    on = members(placement.on, comm.size)
+    place = on.index(comm.rank)
     if isinstance(placement, Shard):
-        return np.array(np.split(value, comm.size, placement.axis)[comm.rank])
+        return np.array(np.split(value, len(on), placement.axis)[place])
     if isinstance(placement, Partial):
         draw = np.random.default_rng(seed)
-        terms = [draw.integers(-4, 5, value.shape).astype(float) for _ in range(comm.size - 1)]
-        return [*terms, value - sum(terms, np.zeros(value.shape))][comm.rank]
+        terms = [draw.integers(-4, 5, value.shape).astype(float) for _ in range(len(on) - 1)]
+        return [*terms, value - sum(terms, np.zeros(value.shape))][place]
     return value
 
 
-def check(seed: int, executor: str = "reference") -> int:
+def check(seed: int, executor: str = "reference", some: bool = False) -> int:
     """Compare one graph on some number of ranks; the number of its collectives."""
     graph = Graph(seed, seed % 3 != 0)
     kinds = {getattr(n.op, "name", "") for n in Program(tuple(graph.outputs)).nodes()}
     exact = seed % 3 != 0 and not kinds & {"divide", "reciprocal"}  # equal winners share a gradient
     ranks = RANKS[seed % len(RANKS)]
-    leaves, wanted = placements_of(graph, ranks)
+    leaves, wanted = placements_of(graph, ranks, some)
     plain = Executable(graph.outputs)
     expected = plain.run({n: graph.leaves[n] for n in plain.program.placeholders})
 
@@ -246,7 +264,11 @@ def check(seed: int, executor: str = "reference") -> int:
         }
         stays = list(own) if seed % 4 == 0 else []
         found = Distribution(Program(tuple(graph.outputs)), own, ranks, wanted=wanted, stays=stays)
-        made = with_leading_axis(found.program, comm.rank) if seed % 2 else found.program
+        held = {n: members(lies.on, ranks) for lies, n in own.values() if lies.on is not None}
+        if some:
+            made = of_rank(found.program, held, comm.rank, ranks)
+        else:
+            made = with_leading_axis(found.program, comm.rank) if seed % 2 else found.program
         program = Executable(made, executor=executor, check=True)
         fed = {
             local: part(graph.leaves[node], placement, comm, seed)
@@ -272,16 +294,21 @@ def test_a_sample() -> None:
     assert sum(map(bool, sent)) > SAMPLE // 2  # most need some collective
 
 
+def test_a_sample_on_some_of_the_ranks() -> None:
+    sent = [check(seed, some=True) for seed in range(SAMPLE)]
+    assert sum(map(bool, sent)) > SAMPLE // 2
+
+
 def test_compiled() -> None:
     for seed in range(SAMPLE, SAMPLE + 6):
-        check(seed, "native")
+        check(seed, "native", seed % 2 == 0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(10))
 def test_all(block: int) -> None:
     for seed in range(block * ALL // 10, (block + 1) * ALL // 10):
-        check(seed)
+        check(seed, some=seed % 4 == 3)
 
 
 def test_what_is_whole_is_moved_and_not_brought_together_again() -> None:

@@ -38,7 +38,7 @@ comm, real = md.comm.world(), DEVICE == "gpu"
 
 class OnHost:
     # what NCCL does on GPUs
-    size, prepared = comm.size, []
+    rank, size, prepared = comm.rank, comm.size, []
 
     def prepare(self, *what):
         if what not in self.prepared:
@@ -63,6 +63,22 @@ class OnHost:
             found[...] = comm.reduce_scatter(own)
         else:
             comm.all_to_all(np.split(own, comm.size), np.split(found, comm.size))
+
+
+    def prepare_moves(self, *what):
+        self.prepare(*map(list, what[0]), *what[1:])
+
+    def move_on(self, stream, moves, source, result, count, dtype):
+        assert (*map(list, moves), count, dtype) in self.prepared
+        kinds.add("move")
+        nothing = np.empty(0, dtype)
+        parts, places = [nothing] * comm.size, [nothing] * comm.size
+        for one, first, end, to, at in moves:
+            if one == comm.rank:
+                parts[to] = array_at(source, end * count, dtype)[first * count :].copy()
+            if to == comm.rank:
+                places[one] = array_at(result, (at + end - first) * count, dtype)[at * count :]
+        comm.all_to_all(parts, places)
 
 
 def array_at(address, count, dtype):
@@ -131,7 +147,10 @@ WAYS = {
     "parameters": lambda: md.parallel.DataParallel(shard="parameters"),
     "narrow": lambda: md.parallel.DataParallel(wire="bfloat16"),
     "model": md.parallel.ModelParallel,
-    "hybrid": lambda: md.parallel.Hybrid({"dense_1": "data", "dense_2": "columns"})
+    "hybrid": lambda: md.parallel.Hybrid({"dense_1": "data", "dense_2": "columns"}),
+    "some": lambda: md.parallel.Hybrid(
+        {"dense_1": md.dmath.Replicated(on=(1,)), "dense_2": md.dmath.Columns(on=(1, 0))}
+    ),
 }
 PRECISION = "float32" if WAY == "narrow" else "float64"
 alone = fit("cpu", False)
@@ -160,6 +179,7 @@ KINDS = {
     "narrow": ["sum"],
     "model": ["sum"],
     "hybrid": ["exchange", "gather", "scatter", "sum"],
+    "some": ["move", "scatter", "sum"],
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-Kind = Literal["sum", "gather", "scatter", "exchange"]
+Kind = Literal["sum", "gather", "scatter", "exchange", "move"]
 
 # kind: elements of a call, and what each rank has afterwards
 KINDS: Final = {
@@ -13,6 +13,7 @@ KINDS: Final = {
     "gather": "the n elements of all ranks, one after the other",
     "scatter": "its n elements of the sum of all ranks' P n",
     "exchange": "of the P n elements of each rank the n that are for it, one after the other",
+    "move": "rows of n elements that others send it, as a table of the group says",
 }
 
 

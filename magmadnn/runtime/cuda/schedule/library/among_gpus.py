@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from magmadnn.backends.cuda.nodes.among_gpus import AmongNode, Gpus, Kind
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import Op
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.hazards import Span
@@ -38,9 +40,12 @@ def calls_of(layout: Layout, work: Work) -> list[Item]:
     source, (result,) = node.inputs[0], work.needed
     read, made = layout.frames[source], layout.frames[result]
     assert read.flags.c_contiguous and made.flags.c_contiguous
-    wider = {"gather": gpus.size, "scatter": 1 / gpus.size}.get(kind, 1)
-    assert made.size == read.size * wider
-    count = {"scatter": made.size, "exchange": read.size // gpus.size}.get(kind, read.size)
+    if kind == "move":  # a rank that sends nothing, or gets nothing, has one element there
+        count = math.prod(bind_shape(node.attributes["piece"], layout.sizes))
+    else:
+        wider = {"gather": gpus.size, "scatter": 1 / gpus.size}.get(kind, 1)
+        assert made.size == read.size * wider
+        count = {"scatter": made.size, "exchange": read.size // gpus.size}.get(kind, read.size)
     places = layout.address(source), layout.address(result)
     call = AmongNode(gpus, kind, count, source.dtype.name, *places, result.dtype.name)
     return [Item(call, (layout.span(source),), (layout.span(result), CALLS_IN_ORDER))]
