@@ -15,7 +15,7 @@ the model does not know of.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from magmadnn.errors import ArgumentError, MagmaDNNError, OutOfMemoryError
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import Node, variable
 from magmadnn.graph.op import Op, OpKind
-from magmadnn.graph.placing import Placement, Shard, axes_of, local_shape
+from magmadnn.graph.placing import Placement, axes_of, local_shape
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec
 from magmadnn.memory.usage import in_units
@@ -36,9 +36,11 @@ from .data_parallel import DataParallel
 from .in_graph.whole_step import BUCKET_BYTES, GPU_BUCKET_BYTES
 from .pipelined.pipeline import Pipeline
 from .pipelined.stages import costs_of_layers, evened, layer_of, layers_in_order
+from .placements.concurrency import Shared, shared_by
 from .placements.distribute import Distribution, elements, sharing_rows
 from .placements.model_parallel import Hybrid, ModelParallel
-from .placements.splits import Splittable, chosen, placements_of, splittable, with_slots
+from .placements.one_rank import of_rank
+from .placements.splits import Splittable, chosen, placements_of, splittable, with_slots, within
 from .way import SHARDS, TrainingWay, is_whole
 
 _MICRO_BATCHES = 4
@@ -90,6 +92,7 @@ class Prediction:
         sent: bytes that a worker sends in a step.
         memory: bytes that a step takes on the worker that needs the most.
         way: for `fit(parallel=...)`; None for one worker.
+        fewer: of layers that not all of the workers compute, the number that do, by path.
     """
 
     name: str
@@ -99,6 +102,7 @@ class Prediction:
     sent: int
     memory: int
     way: TrainingWay | None
+    fewer: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,10 @@ class TrainingPlan:
                 f"{in_units(one.sent):>11}{in_units(one.memory):>11}{'  no room' if full else ''}"
             )
         lines += [f"  {name:<10}left out: {why}" for name, why in self.left_out.items()]
+        for one in self.predictions:
+            for path, ranks in one.fewer.items():
+                which = "rank 0" if ranks == 1 else f"ranks 0 to {ranks - 1}"
+                lines.append(f"  {one.name:<10}{path} on {which} of {one.workers}")
         return "\n".join(lines)
 
 
@@ -153,7 +161,8 @@ def plan(
     """Predict time and memory of a step for each way to train, and propose one.
 
     Each way may use fewer workers than there are, and one worker is among the ways, so the proposal is never
-    slower with more workers. `print` the result for a table.
+    slower with more workers. "hybrid" may give a Dense layer to some of its workers only, where that is
+    quicker. `print` the result for a table.
 
     Args:
         model: with loss and optimiser.
@@ -207,7 +216,8 @@ class _Planner:
                 except MagmaDNNError as error:
                     why = str(error)
             if of_each:
-                found.append(min(of_each, key=self._rank))
+                best = min(of_each, key=self._rank)
+                found.append(self._by_layer(best) if name == "hybrid" else best)
             else:
                 left_out[name] = why
         if not found:
@@ -239,11 +249,39 @@ class _Planner:
 
     def _model(self, count: int) -> Prediction:
         splits = chosen("ModelParallel", self._layers, count, only_dense=False)
-        return self._placed("model", count, ModelParallel(), splits, shares_rows=False)
+        return self._placed("model", count, ModelParallel(), Shared(splits), shares_rows=False)
 
     def _hybrid(self, count: int) -> Prediction:
-        splits = chosen("Hybrid", self._layers, count, only_dense=True)
-        return self._placed("hybrid", count, Hybrid(), splits, shares_rows=True)
+        """Dense layers on all workers, or on the first 1, 2, 4 .. of them."""
+        dense = [str(one.layer.path) for one in self._layers if one.is_dense]
+        found = (
+            [] if not dense else [self._on(count, dict.fromkeys(dense, n)) for n in _fewer(count)]
+        )
+        try:
+            splits = chosen("Hybrid", self._layers, count, only_dense=True)
+            found.insert(
+                0, self._placed("hybrid", count, Hybrid(), Shared(splits), shares_rows=True)
+            )
+        except ArgumentError:
+            if not found:
+                raise
+        return min(found, key=self._rank)
+
+    def _by_layer(self, best: Prediction) -> Prediction:
+        """One Dense layer after the other on more or fewer workers, where that is quicker."""
+        count, ranks = best.workers, dict(best.fewer)
+        for path in [str(one.layer.path) for one in self._layers if one.is_dense]:
+            others = [n for n in (*_fewer(count), count) if n != ranks.get(path, count)]
+            found = [self._on(count, {**ranks, path: n}) for n in others]
+            best = min([best, *found], key=self._rank)
+            ranks = dict(best.fewer)
+        return best
+
+    def _on(self, count: int, ranks: Mapping[str, int]) -> Prediction:
+        """Dense layers on the first of the workers: how many, by path; on all where nothing is said."""
+        shared = shared_by(self._layers, ranks, count)
+        made = self._placed("hybrid", count, Hybrid(shared.layouts), shared, shares_rows=True)
+        return replace(made, fewer={path: n for path, n in ranks.items() if n < count})
 
     def _data(self, count: int) -> Prediction:
         if count > self._rows:
@@ -313,27 +351,29 @@ class _Planner:
         return Prediction("parameters", count, seconds, data.computing, int(sent), int(memory), way)
 
     def _placed(
-        self, name: str, count: int, way: TrainingWay, splits: Mapping[str, str], shares_rows: bool
+        self, name: str, count: int, way: TrainingWay, shared: Shared, shares_rows: bool
     ) -> Prediction:
-        given = {str(one.layer.path): "data" for one in self._layers} | dict(splits)
+        given = {str(one.layer.path): "data" for one in self._layers} | dict(shared.splits)
         keys = dict(zip(keys_of(self._parameters), self._parameters, strict=True))
-        placements = with_slots(placements_of(self._layers, given, {}), keys, self._slots)
+        placements = with_slots(placements_of(self._layers, given, shared.some), keys, self._slots)
         leaves: _Leaves = {}
         for node, one in placements.items():
-            assert isinstance(one, Shard)
             shape = local_shape(node.shape, one, count)
             leaves[node] = one, variable(node.name, Spec(shape, node.dtype), node.value)
         program, rows, stays = self._program, self._rows, list(leaves)
+        held = {own: lies.on for lies, own in leaves.values() if lies.on is not None}
         if shares_rows:
             program, fed = sharing_rows(program, count)
             leaves, rows = leaves | fed, -(-rows // count)
-        found = Distribution(program, leaves, count, stays=stays)
+        some = within(self._layers, shared.some)
+        found = Distribution(program, leaves, count, stays=stays, within=some)
+        own = of_rank(found.program, held, 0, count) if held else found.program  # it has all layers
         collectives = found.sent(rows)
         sent = [(s.elements * s.itemsize) for s in collectives]
         rounds = sum(2 if s.op == "all_reduce" else 1 for s in collectives)
-        computing = self._computing(found.program, rows)
+        computing = self._computing(own, rows)
         seconds = computing + rounds * self._rates.latency + self._collected(sum(sent))
-        memory = self._memory(found.program, rows).total
+        memory = self._memory(own, rows).total
         return Prediction(name, count, seconds, computing, int(sum(sent)), memory, way)
 
     def _pipeline(self, count: int) -> Prediction:
@@ -405,6 +445,11 @@ class _Planner:
         moved = [node, *node.inputs] if op.kind is OpKind.CONTRACTION else [node]
         count = sum(elements(one.shape, rows) * one.dtype.itemsize for one in moved)
         return seconds + count / self._rates.memory
+
+
+def _fewer(count: int) -> list[int]:
+    """Numbers of workers below `count`: powers of two."""
+    return [1 << k for k in range(count.bit_length()) if 1 << k < count]
 
 
 def _has_rows(node: Node) -> bool:

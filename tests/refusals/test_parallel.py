@@ -73,6 +73,10 @@ def batches() -> None:
     md.comm.simulate(2, run)
 
 
+def _on(*ranks: int) -> md.dmath.Columns:
+    return md.dmath.Columns(on=ranks)
+
+
 PYTHON: dict[str, PythonCase] = {
     "parallel: a number": (
         lambda p: network().fit(X, Y, parallel=4),
@@ -103,6 +107,21 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: shared(2, way=lambda comm: md.parallel.Hybrid({"flatten_1": "columns"}, comm)),
         ArgumentError,
         "~rank . of 2: Hybrid: layer 'flatten_1' cannot be split; those of this model that can are: .*",
+    ),
+    "hybrid: a layer on a rank that is not there": (
+        lambda p: shared(2, way=lambda comm: md.parallel.Hybrid({"dense_1": _on(0, 2)}, comm)),
+        ArgumentError,
+        "~rank . of 2: Hybrid: layers.'dense_1'.: Columns: owner 2 names no worker, there are 2: give .*",
+    ),
+    "hybrid: a layer on no rank": (
+        lambda p: md.parallel.Hybrid({"dense_1": _on()}),
+        ArgumentError,
+        "Columns: on= names no worker",
+    ),
+    "hybrid: a layer that is not there on some ranks": (
+        lambda p: shared(2, way=lambda comm: md.parallel.Hybrid({"dense_7": _on(0)}, comm)),
+        ArgumentError,
+        "~rank . of 2: Hybrid: layer 'dense_7' cannot be split; those of this model that can are: .*",
     ),
     "pipeline: more ranks than layers": (
         lambda p: shared(3, way=md.parallel.Pipeline),

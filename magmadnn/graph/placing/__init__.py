@@ -8,9 +8,9 @@ from .placement import Placement as Placement
 from .placement import Replicate as Replicate
 from .placement import Shard as Shard
 from .placement import local_shape as local_shape
-from .placement import members as members
+from .placement import ranks_on as ranks_on
 from .routes import Routes as Routes
-from .routes import routes as routes
+from .routes import routed as routed
 
 __all__ = [
     "Axes",
@@ -22,6 +22,6 @@ __all__ = [
     "Shard",
     "axes_of",
     "local_shape",
-    "members",
-    "routes",
+    "ranks_on",
+    "routed",
 ]

@@ -59,7 +59,7 @@ class Partial:
 Placement = Replicate | Shard | Partial
 
 
-def members(on: On, ranks: int) -> tuple[int, ...]:
+def ranks_on(on: On, ranks: int) -> tuple[int, ...]:
     """The ranks that `on` means, of so many."""
     return tuple(range(ranks)) if on is None else on
 
@@ -78,7 +78,7 @@ def local_shape(shape: Shape, placement: Placement, ranks: int) -> Shape:
     """
     if not isinstance(placement, Shard):
         return shape
-    axis, ranks = placement.axis, len(members(placement.on, ranks))
+    axis, ranks = placement.axis, len(ranks_on(placement.on, ranks))
     if axis >= len(shape):
         raise ShapeError(f"Shard: there is no axis {axis} in shape {shape_text(shape)}")
     if not is_divisible(shape[axis], ranks):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import lcm
 
-from .placement import Partial, Placement, Replicate, Shard, members
+from .placement import Partial, Placement, Replicate, Shard, ranks_on
 
 Move = tuple[int, int, int, int, int]
 """Rank that has rows, the first of them and the one behind the last, rank that gets them, its first row."""
@@ -62,7 +62,7 @@ def sent_rows(moves: tuple[Move, ...]) -> dict[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def routes(before: Placement, after: Replicate | Shard, ranks: int) -> Routes:
+def routed(before: Placement, after: Replicate | Shard, ranks: int) -> Routes:
     """How a value that is placed in one way comes to be placed in the other.
 
     Args:
@@ -70,7 +70,7 @@ def routes(before: Placement, after: Replicate | Shard, ranks: int) -> Routes:
         after: where it shall lie.
         ranks: how many there are in all.
     """
-    have, get = members(before.on, ranks), members(after.on, ranks)
+    have, get = ranks_on(before.on, ranks), ranks_on(after.on, ranks)
     k, h = len(have), len(get)
     if isinstance(before, Replicate):
         return _of_copies(have, get, after)

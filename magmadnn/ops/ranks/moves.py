@@ -15,7 +15,7 @@ import numpy as np
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.node import Node, record
 from magmadnn.graph.op import REQUIRED, Array, NoGradient, Op, OpKind
-from magmadnn.graph.placing import Placement, Replicate, Shard, routes
+from magmadnn.graph.placing import Placement, Replicate, Shard, routed
 from magmadnn.graph.placing.routes import Move
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
@@ -85,7 +85,7 @@ def placed_on(
         ranks: how many there are in all.
         group: all of them, as collectives name it.
     """
-    way = routes(before, after, ranks)
+    way = routed(before, after, ranks)
     rows: Any = reshape(x, (1, *x.shape)) if way.cut is None else apart(x, way.cut, way.pieces)
     given = {"group": group, "ranks": ranks, "moves": way.moves, "rows": way.rows}
     got = record(moved, [rows], {**given, "piece": rows.shape[1:], "lands": True})

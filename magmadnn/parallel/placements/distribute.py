@@ -46,8 +46,8 @@ from magmadnn.graph.placing import (
     Shard,
     axes_of,
     local_shape,
-    members,
-    routes,
+    ranks_on,
+    routed,
 )
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.placing.routes import sent_rows
@@ -88,7 +88,7 @@ def elements(shape: Shape, rows: int = _ROWS) -> float:
 
 def is_among(after: Placement, before: Placement, ranks: int) -> bool:
     """Whether ranks of `after` have all elements of what lies as in `before`."""
-    get, have = members(after.on, ranks), members(before.on, ranks)
+    get, have = ranks_on(after.on, ranks), ranks_on(before.on, ranks)
     return isinstance(before, Replicate) and set(get) <= set(have)
 
 
@@ -98,8 +98,8 @@ def travels(before: Placement, after: Placement, count: float, ranks: int) -> fl
         return 0.0
     if before.on is not None or after.on is not None:
         assert not isinstance(after, Partial)
-        own = count / len(members(before.on, ranks)) if isinstance(before, Shard) else count
-        return own * routes(before, after, ranks).sent
+        own = count / len(ranks_on(before.on, ranks)) if isinstance(before, Shard) else count
+        return own * routed(before, after, ranks).sent
     share = count * (ranks - 1) / ranks
     if isinstance(before, Partial):
         return share if isinstance(after, Shard) else 2 * share
@@ -284,7 +284,7 @@ class Distribution:
         """What travels if a name is split on ranks, None for none; None as the result where it cannot be."""
         if name is None:
             return self._whole_cost(node, on)
-        total, ranks = 0.0, len(members(on, self._ranks))
+        total, ranks = 0.0, len(ranks_on(on, self._ranks))
         for operand, own in zip(node.inputs, axes.operands, strict=True):
             after = _placed_by(own, name, on)
             if isinstance(after, Shard) and not is_divisible(operand.shape[after.axis], ranks):
@@ -340,7 +340,7 @@ class Distribution:
             Shard(axis, on)
             for on in dict.fromkeys((before.on, after.on))
             for axis in range(len(shape))
-            if len(members(on, ranks)) > 1 and is_divisible(shape[axis], len(members(on, ranks)))
+            if len(ranks_on(on, ranks)) > 1 and is_divisible(shape[axis], len(ranks_on(on, ranks)))
         ]
         found = [direct]
         for one in between:
@@ -379,7 +379,7 @@ class Distribution:
                 return placed_on(node, before, after, self._ranks, self._group)
             if isinstance(after, Replicate):
                 return node
-            on = members(after.on, self._ranks)
+            on = ranks_on(after.on, self._ranks)
             given = {"group": part_group(on), "ranks": len(on)}
             return record(ops.own_part, [node], {**given, "axis": after.axis, "loss": "same"})
         if isinstance(after, Shard):

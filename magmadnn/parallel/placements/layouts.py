@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
 from magmadnn.graph.node import Node
-from magmadnn.graph.placing import On, members
+from magmadnn.graph.placing import On, ranks_on
 
 from .splits import MODEL, SPLITS, Splittable, chosen, told
 
@@ -143,7 +143,7 @@ def _word(one: Splittable, layout: Layout) -> tuple[str, On] | None:
     for word in one.splits:
         axis = 0 if word == "rows" else last
         if one.fits(word, len(on)) and layout == strips(layout.shape, axis, ranks, on):
-            return word, None if on == members(None, ranks) else on
+            return word, None if on == ranks_on(None, ranks) else on
     return None
 
 
@@ -151,7 +151,7 @@ def strips(shape: Sequence[int], axis: int, ranks: int, on: On = None) -> Layout
     """An axis cut in parts that differ by one at most, one on each rank, or on each of some."""
     from magmadnn.dmath.layouts.layout import Layout, even_cuts
 
-    sizes, own = tuple(int(n) for n in shape), members(on, ranks)
+    sizes, own = tuple(int(n) for n in shape), ranks_on(on, ranks)
     cuts = tuple(even_cuts(n, len(own)) if i == axis else (0, n) for i, n in enumerate(sizes))
     return Layout(sizes, cuts, tuple((rank,) for rank in own), ranks)
 

@@ -24,7 +24,10 @@ class ModelParallel(TrainingWay):
     whole on each of them. Numbers are those of `fit` without `parallel=`, but for the order of sums.
     Checkpoints have whole parameters, and go on with any number of ranks.
 
-    Layouts of `md.dmath` say the same: `Columns()`, `Rows()`, `Replicated()`. With any other layout, such as
+    Layouts of `md.dmath` say the same: `Columns()`, `Rows()`, `Replicated()`; with `on=(0, 1)` these ranks
+    alone compute the layer, forward and backward, and have its weights and moments: each its part, or with
+    `Replicated(on=(0, 1))` its rows of the batch. What it reads comes to them, and what it gives goes to
+    those that need it; other ranks have no work then, but to send and get. With any other layout, such as
     `Blocks`, or columns that ranks do not share evenly, and with `deterministic="layout"`, layouts say where
     weights and moments lie between steps and who updates what; a step brings weights together and shares out
     the rows of the batch, in 8 parts whose gradients are added as those of `DataParallel`. So parameters
@@ -33,9 +36,9 @@ class ModelParallel(TrainingWay):
     Args:
         communicator: the ranks that train; None for all of `magmadnn launch` and for the workers of
             `with md.workers(4):`, this process alone without them.
-        layers: how layers are split, by their paths: a layout of `md.dmath`, or "columns", "rows" (Dense),
-            "channels" (convolutions), "model" for what fits, "data" for whole ones, as are those that are not
-            named. None or "auto": chosen.
+        layers: how layers are split, by their paths: a layout of `md.dmath`, which may name ranks by `on=`,
+            or "columns", "rows" (Dense), "channels" (convolutions), "model" for what fits, "data" for whole
+            ones, as are those that are not named. None or "auto": chosen, on all ranks.
         deterministic: "layout": the same bits for any layouts and numbers of ranks.
         computed: called with the communicator after each batch; for simulations, in which arithmetic takes
             no time.

@@ -11,7 +11,7 @@ from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import variable
 from magmadnn.graph.op import Array
-from magmadnn.graph.placing import Placement, Shard, local_shape, members
+from magmadnn.graph.placing import Placement, Shard, local_shape, ranks_on
 from magmadnn.runtime.variables import tensor_of
 from magmadnn.tensor import Tensor, Variable
 
@@ -37,7 +37,7 @@ class Part:
 
     def __init__(self, whole: Node, placement: Placement, communicator: Communicator) -> None:
         self.whole, self.placement, self._comm = whole, placement, communicator
-        self.on = members(placement.on, communicator.size)
+        self.on = ranks_on(placement.on, communicator.size)
         self.is_here = communicator.rank in self.on
         self._axis = placement.axis if isinstance(placement, Shard) else None
         shape = bind_shape(local_shape(whole.shape, placement, communicator.size), {})
@@ -101,7 +101,7 @@ class Part:
 
     def _rows(self, mine: Array | None, shape: tuple[int, ...], on: tuple[int, ...]) -> Array:
         """The rows of some ranks, in their order; a rank that gives none has None."""
-        if on == members(None, self._comm.size):
+        if on == ranks_on(None, self._comm.size):
             assert mine is not None
             whole: Array = self._comm.all_gather(np.ascontiguousarray(mine))
             return whole

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph.node import Node, topological
-from magmadnn.graph.placing import On, Placement, Replicate, Shard, members
+from magmadnn.graph.placing import On, Placement, Replicate, Shard, ranks_on
 from magmadnn.layers import Conv1D, Conv2D, Conv3D, Dense
 from magmadnn.layers.layer import Layer, ParameterName
 from magmadnn.tensor import Operation
@@ -144,7 +144,7 @@ def told(
             raise ArgumentError(
                 f"{way}: layer {path!r} cannot be split; those of this model that can are: {can}"
             )
-        one, parts = by_path[path], len(members((some or {}).get(path), ranks))
+        one, parts = by_path[path], len(ranks_on((some or {}).get(path), ranks))
         if split == MODEL:
             split = next((s for s in one.splits if one.fits(s, parts)), one.splits[0])
         if split not in SPLITS:

@@ -13,7 +13,7 @@ from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
 from magmadnn.graph.op import Array
-from magmadnn.graph.placing import Placement, members
+from magmadnn.graph.placing import Placement, ranks_on
 from magmadnn.graph.program import Program
 from magmadnn.memory.usage import in_units
 from magmadnn.ops.ranks.leading_axis import with_leading_axis
@@ -123,11 +123,11 @@ class PlacedStep(RanksStep):
         self, program: Program, leaves: Mapping[Node, tuple[Placement, Node]], way: dict[str, Any]
     ) -> Executable:
         """On GPUs collectives are calls of NCCL, nodes of a step's graph."""
-        more = {"stays": list(self._leaves), "within": self._within}
-        found = Distribution(program, leaves, self._comm.size, **more).program
+        size, stays = self._comm.size, list(self._leaves)
+        found = Distribution(program, leaves, size, stays=stays, within=self._within).program
         held = {p.own: p.on for p in self.parts if p.placement.on is not None}
         if held:
-            found = of_rank(found, held, self._comm.rank, self._comm.size)
+            found = of_rank(found, held, self._comm.rank, size)
         elif way["device"] != "cpu":
             found = with_leading_axis(found, self._comm.rank)
         made = Executable(found, **way)
@@ -236,7 +236,7 @@ class PlacedStep(RanksStep):
         for path, split in self.splits.items():
             on = self.some.get(path)
             if split != "data" or on is not None:
-                ranks = members(on, size)
+                ranks = ranks_on(on, size)
                 how = "whole" if split == "data" or len(ranks) == 1 else f"by {split}"
                 which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
                 lines.append(f"# {path}: {how} on {which} of {size}")

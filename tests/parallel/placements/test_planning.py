@@ -63,6 +63,41 @@ def test_one_weird_trick() -> None:
     assert by["hybrid"].seconds < min(by["data"].seconds, by["model"].seconds)
 
 
+def test_fewer_workers_for_a_layer_where_that_is_quicker() -> None:
+    """On a slow wire; the proposal says which, is never slower with more, and trains as one worker does."""
+    rates = md.parallel.Rates(wire=2e8)
+    plans = {
+        n: md.parallel.plan(alexnet(), n, IMAGES, Y, batch_size=48, rates=rates) for n in (4, 8)
+    }
+    found = plans[8]
+    assert found.best.seconds <= plans[4].best.seconds
+    assert found.best.name == "hybrid" and found.best.workers == 8
+    (path, ranks), *_ = found.best.fewer.items()
+    which = "rank 0" if ranks == 1 else f"ranks 0 to {ranks - 1}"
+    assert f"  hybrid    {path} on {which} of 8" in str(found).splitlines()
+    way: Any = found.way
+    assert way.layers[path].on == tuple(range(ranks))
+
+    def run(comm: Communicator | None) -> Any:
+        model = alexnet()
+        parallel = False if comm is None else type(way)(way.layers, comm)
+        model.fit(IMAGES, Y, batch_size=48, epochs=1, verbose=False, parallel=parallel)
+        return model.values()
+
+    expected = run(None)
+    for values in simulate(8, run):
+        for name, value in expected.items():
+            np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-5)
+
+
+def test_layers_that_all_workers_cannot_share() -> None:
+    """Five have no equal parts of 512 units, four and fewer have."""
+    found = md.parallel.plan(wide(), 5, X, Y, batch_size=45, all_workers=True)
+    by = {one.name: one for one in found.predictions}
+    assert by["hybrid"].workers == 5 and set(by["hybrid"].fewer.values()) <= {1, 2, 4}
+    assert by["hybrid"].fewer
+
+
 def test_a_slow_wire_leaves_one_worker() -> None:
     rates = md.parallel.Rates(wire=1e4, latency=1.0)
     found = md.parallel.plan(alexnet(), 4, IMAGES, Y, rates=rates)

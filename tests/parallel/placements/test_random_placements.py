@@ -17,7 +17,7 @@ from magmadnn.comm import Communicator, bound, simulate
 from magmadnn.errors import ShapeError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
-from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape, members
+from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape, ranks_on
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import gradient
@@ -231,7 +231,7 @@ def placements_of(graph: Graph, ranks: int, some: bool) -> tuple[dict[Node, Any]
 
 
 def part(value: Array, placement: Any, comm: Communicator, seed: int) -> Array:
-    on = members(placement.on, comm.size)
+    on = ranks_on(placement.on, comm.size)
     place = on.index(comm.rank)
     if isinstance(placement, Shard):
         return np.array(np.split(value, len(on), placement.axis)[place])
@@ -264,7 +264,7 @@ def check(seed: int, executor: str = "reference", some: bool = False) -> int:
         }
         stays = list(own) if seed % 4 == 0 else []
         found = Distribution(Program(tuple(graph.outputs)), own, ranks, wanted=wanted, stays=stays)
-        held = {n: members(lies.on, ranks) for lies, n in own.values() if lies.on is not None}
+        held = {n: ranks_on(lies.on, ranks) for lies, n in own.values() if lies.on is not None}
         if some:
             made = of_rank(found.program, held, comm.rank, ranks)
         else:

@@ -16,7 +16,7 @@ import pytest
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
-from magmadnn.graph.placing import Partial, Replicate, Shard, routes
+from magmadnn.graph.placing import Partial, Replicate, Shard, routed
 from magmadnn.parallel.placements.laid_out import LaidOutStep
 from magmadnn.parallel.placements.slices import PlacedSlices
 from magmadnn.parallel.placements.step import PlacedStep
@@ -274,7 +274,7 @@ def test_what_moves() -> None:
         (Shard(0, (0, 1)), Shard(0, (1, 0)), 1),
         (Replicate((0, 1)), Replicate((0, 1, 2, 3)), 1),  # each serves one of the others
     ):
-        assert routes(before, after, 4).sent == sent, (before, after)
+        assert routed(before, after, 4).sent == sent, (before, after)
 
 
 def test_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ KINDS = {
     "narrow": ["sum"],
     "model": ["sum"],
     "hybrid": ["exchange", "gather", "scatter", "sum"],
-    "some": ["move", "scatter", "sum"],
+    "some": ["move", "sum"],
 }
 
 
