@@ -1,14 +1,14 @@
 """Training on several GPUs beside PyTorch's DDP: images a second of the papers' network and AlexNet.
 
     python benchmarks/gpu/parallel/data_parallel.py [--gpus 1,2] [--cases papers] [--torch]
-        [--ways data,narrow,optimiser,parameters,hybrid,model]
+        [--ways data,narrow,optimiser,parameters,hybrid,hybrid2,model]
 
 Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn launch`, PyTorch's by its own
 processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts, of ResNet-50
-compiled. "narrow"
-sends gradients in bfloat16, ours and PyTorch's. Random images, as many for each GPU ("batch") or for all
-together ("whole"); seconds of the best epoch behind the first. The first case also compares parameters after
-some steps with those of one GPU in float32 on the same batches.
+compiled. "narrow" sends gradients in bfloat16, ours and PyTorch's; "hybrid2" has Dense layers on the first
+two GPUs. Random images, as many for each GPU ("batch") or for all together ("whole"); seconds of the best
+epoch behind the first. The first case also compares parameters after some steps with those of one GPU in
+float32 on the same batches.
 """
 
 from __future__ import annotations
@@ -82,14 +82,27 @@ def ours(name: str, kind: str) -> None:
         "hybrid": md.parallel.Hybrid(),
         "model": md.parallel.ModelParallel(),
     }
-    device, way = f"cuda:{comm.rank}", ways[kind]
+    device = f"cuda:{comm.rank}"
     net = model(name, device, case["precision"])
+    way = ways[kind] if kind in ways else on_first(net, int(kind.removeprefix("hybrid")))
     size = rows_of(case, comm.size) * comm.size
     history = net.fit(x, y, batch_size=size, epochs=4, shuffle=False, verbose=False, parallel=way)
     rate = max(row["samples_per_second"] for row in history.rows[1:])
     apart = difference(name, comm, device, way) if name == "papers" else None
     if comm.rank == 0:
         print(json.dumps({"rate": rate, "apart": apart}), flush=True)
+
+
+def on_first(net: Any, count: int) -> Any:
+    """Dense layers on the first GPUs, by columns and rows in turns."""
+    import magmadnn as md
+
+    on = tuple(range(count))
+    turns = [md.dmath.Columns(on=on), md.dmath.Rows(on=on)]
+    dense = [
+        k.rsplit("/", 1)[0] for k, v in net.values().items() if k.endswith("kernel") and v.ndim == 2
+    ]
+    return md.parallel.Hybrid({path: turns[k % 2] for k, path in enumerate(dense)})
 
 
 def difference(name: str, comm: Any, device: str, way: Any) -> float:

@@ -344,6 +344,13 @@ def _deviations_nodes(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         return cast(deviations(wide, axis=axis, keepdims=keepdims), own)
     if x.ndim > 1 and axis == tuple(range(x.ndim - 1)) and _is_single_axis(x, axis):
         return None
+    return _two_sums(x, axis, keepdims)
+
+
+def _two_sums(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """From the mean: sums of rows that ranks have can be added up."""
+    if x.dtype not in (np.float32, np.float64):
+        return None
     centred = _centred(x, axis)
     return sum(centred * centred, axis=axis, keepdims=keepdims)
 
@@ -371,6 +378,7 @@ deviations = Op(
     contracts="deviations",
     stacked=along_axis,
     decompose=_deviations_nodes,
+    by_library={"ranks": _two_sums},
     any_size=True,
 )
 

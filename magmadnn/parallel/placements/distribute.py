@@ -28,6 +28,7 @@ from typing import Any
 from magmadnn import ops
 from magmadnn.graph.dim import Dim, Shape, product
 from magmadnn.graph.node import (
+    VARIABLE,
     Node,
     naming_scope,
     placeholder,
@@ -148,6 +149,7 @@ class Distribution:
             if isinstance(placement, Shard) and node in self._stays
         }
         self._placed: dict[Node, dict[Placement, Node]] = {}
+        self._data: set[Node] = set()  # what is computed from no variables, but counters
         self.placements: dict[Node, Placement] = {}
         order = topological(program.roots)
         for node in order:
@@ -183,6 +185,8 @@ class Distribution:
         """Compute a node in the cheapest way, from its operands as they lie."""
         if node in self._placed:
             return
+        if not (node.op is VARIABLE and node.shape) and self._data.issuperset(node.inputs):
+            self._data.add(node)
         with naming_scope(node), scoped(node.path):
             placement, made = self._computed(node)
         self.placements[node] = placement
@@ -207,7 +211,7 @@ class Distribution:
         found = self._in_parts(node, node.op)
         if found is not None:
             return found
-        made = None if node.op.decompose is None else self._decomposed(node, node.op)
+        made = self._decomposed(node, node.op)
         if made is not None:
             return made
         on = min(groups, key=lambda on: self._whole_cost(node, on))
@@ -227,8 +231,8 @@ class Distribution:
 
     def _decomposed(self, node: Node, op: Op) -> tuple[Placement, Node] | None:
         """The same by the ops that it is made of."""
-        assert op.decompose is not None
-        made = op.decompose(*node.inputs, **node.attributes)
+        decompose = op.by_library.get("ranks", op.decompose)
+        made = None if decompose is None else decompose(*node.inputs, **node.attributes)
         made = getattr(made, "node", made)
         if not isinstance(made, Node) or made is node or made.spec != node.spec:
             return None
@@ -251,7 +255,9 @@ class Distribution:
                     best = cost, name, on
         if best is None:
             return None
-        _, name, on = best
+        cost, name, on = best
+        if name is None and cost > _FEW and "ranks" in op.by_library:
+            return None
         if name is None:
             return Replicate(on), self._whole(node, on)
         operands = [
@@ -305,12 +311,15 @@ class Distribution:
         return total + self._back(node, Replicate(on))
 
     def _back(self, node: Node, result: Replicate | Shard) -> float:
-        """What it costs to bring a result back to all ranks, where the largest operand lies on them all."""
+        """What it costs to bring a result back to all ranks, where the largest operand lies on them all.
+
+        Data is none that others need afterwards: labels come to where the last layer is.
+        """
         if result.on is None:
             return 0.0
         sizes: dict[bool, float] = {}
         for operand in node.inputs:
-            is_whole = self.placements[operand].on is None
+            is_whole = self.placements[operand].on is None and operand not in self._data
             sizes[is_whole] = max(sizes.get(is_whole, 0.0), elements(operand.shape))
         if sizes.get(True, -1.0) < sizes.get(False, 0.0):
             return 0.0

@@ -16,7 +16,7 @@ from magmadnn import ops
 from magmadnn.comm import Communicator, bound, simulate
 from magmadnn.errors import ShapeError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.node import placeholder
+from magmadnn.graph.node import placeholder, scope
 from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape, ranks_on
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
@@ -53,10 +53,11 @@ class Graph:
         ]  # fmt: skip
         if not exact:
             steps += [self.curve, self.probabilities, self.mean, self.quotient] * 2
-        for _ in range(self.pick(2, 7)):
-            made = steps[self.pick(0, len(steps))]()
-            if made is not None:
-                self.values.append(self.tamed(made))
+        for number in range(self.pick(2, 7)):
+            with scope(f"layer_{number % 3}"):
+                made = steps[self.pick(0, len(steps))]()
+                if made is not None:
+                    self.values.append(self.tamed(made))
         outputs = self.values[-2:]
         self.outputs = [v.node if hasattr(v, "node") else v for v in outputs]
         if self.draw.uniform() < 0.5:
@@ -249,6 +250,8 @@ def check(seed: int, executor: str = "reference", some: bool = False) -> int:
     exact = seed % 3 != 0 and not kinds & {"divide", "reciprocal"}  # equal winners share a gradient
     ranks = RANKS[seed % len(RANKS)]
     leaves, wanted = placements_of(graph, ranks, some)
+    within = {f"layer_{k}": (ranks - 1, *range(k)) for k in range(min(2, ranks - 1))}
+    within = within if some and seed % 2 else {}
     plain = Executable(graph.outputs)
     expected = plain.run({n: graph.leaves[n] for n in plain.program.placeholders})
 
@@ -263,7 +266,8 @@ def check(seed: int, executor: str = "reference", some: bool = False) -> int:
             for k, (node, placement) in enumerate(leaves.items())
         }
         stays = list(own) if seed % 4 == 0 else []
-        found = Distribution(Program(tuple(graph.outputs)), own, ranks, wanted=wanted, stays=stays)
+        given: Any = {"wanted": wanted, "stays": stays, "within": within}
+        found = Distribution(Program(tuple(graph.outputs)), own, ranks, **given)
         held = {n: ranks_on(lies.on, ranks) for lies, n in own.values() if lies.on is not None}
         if some:
             made = of_rank(found.program, held, comm.rank, ranks)
@@ -316,6 +320,14 @@ def test_what_is_whole_is_moved_and_not_brought_together_again() -> None:
     x, own = (placeholder(name, Spec(shape, np.dtype(float))) for name, shape in shapes.items())
     found = Distribution(Program((x, ops.transpose(x))), {x: (Shard(0), own)}, 2)
     assert [sent.op for sent in found.sent()] == ["all_gather"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_variance_over_rows_is_made_of_sums_over_ranks(dtype: str) -> None:
+    """So statistics of BatchNorm travel, and not the batch."""
+    x, own = (placeholder("x", Spec((rows, 5, 48), np.dtype(dtype))) for rows in (64, 16))
+    found = Distribution(Program((ops.var(x, (0, 1)),)), {x: (Shard(0), own)}, 4)
+    assert [(sent.op, sent.elements) for sent in found.sent()] == [("all_reduce", 2 * 48 * 3 / 4)] * 2
 
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
