@@ -143,8 +143,8 @@ class Op:
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
             made of pointwise ones and reductions. None where operands keep it whole.
         by_library: the same by functions of libraries, or by further algorithms, by their name: taken in
-            place of `decompose` where the target has one; gives None for operands that it does not take. "ranks"
-            is by ops whose axes ranks can share, where its own they cannot.
+            place of `decompose` where the target has one; gives None for operands that it does not take.
+            "ranks" is by ops whose axes ranks can share, where its own they cannot.
         library: the function that computes it, for ops of kind `LIBRARY`.
         kernel: what computes it, for ops of kind `KERNEL`.
         masked: for results of which some may become 0 before others are: `masked(node, y)` gives a node equal

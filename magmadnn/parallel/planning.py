@@ -102,7 +102,7 @@ class Prediction:
     sent: int
     memory: int
     way: TrainingWay | None
-    fewer: Mapping[str, int] = field(default_factory=dict)
+    fewer: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from magmadnn.graph.placing import On
 from .splits import Splittable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shared:
     """How ranks share layers.
 

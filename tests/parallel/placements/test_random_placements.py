@@ -327,7 +327,9 @@ def test_a_variance_over_rows_is_made_of_sums_over_ranks(dtype: str) -> None:
     """So statistics of BatchNorm travel, and not the batch."""
     x, own = (placeholder("x", Spec((rows, 5, 48), np.dtype(dtype))) for rows in (64, 16))
     found = Distribution(Program((ops.var(x, (0, 1)),)), {x: (Shard(0), own)}, 4)
-    assert [(sent.op, sent.elements) for sent in found.sent()] == [("all_reduce", 2 * 48 * 3 / 4)] * 2
+    assert [(sent.op, sent.elements) for sent in found.sent()] == [
+        ("all_reduce", 2 * 48 * 3 / 4)
+    ] * 2
 
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

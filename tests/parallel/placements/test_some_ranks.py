@@ -14,12 +14,19 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.comm import Communicator, simulate
+from magmadnn import ops
+from magmadnn.comm import Communicator, bound, simulate
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder, scope
 from magmadnn.graph.placing import Partial, Replicate, Shard, routed
+from magmadnn.graph.program import Program
+from magmadnn.parallel.placements.distribute import Distribution
 from magmadnn.parallel.placements.laid_out import LaidOutStep
+from magmadnn.parallel.placements.one_rank import of_rank
 from magmadnn.parallel.placements.slices import PlacedSlices
 from magmadnn.parallel.placements.step import PlacedStep
+from magmadnn.runtime import Executable
 
 ROOT = Path(__file__).resolve().parents[3]
 Columns, Rows, Replicated = md.dmath.Columns, md.dmath.Rows, md.dmath.Replicated
@@ -258,6 +265,47 @@ def test_mistakes() -> None:
     assert "'batch_norm_1' cannot be split" in refused({"batch_norm_1": Replicated(on=(0,))})
     with pytest.raises(ArgumentError, match="Columns: on= names no worker"):
         Columns(on=())
+
+
+def test_what_is_in_a_scope_is_computed_on_its_ranks() -> None:
+    """Though all ranks have rows of both operands, so that nothing would travel."""
+    shape = {True: (8, 3), False: (2, 3)}
+    x, y, own_x, own_y = (
+        placeholder(name, Spec(shape[whole], np.dtype(float)))
+        for whole in (True, False)
+        for name in ("x", "y")
+    )
+    with scope("layer"):
+        product = x * y
+    leaves = {x: (Shard(0), own_x), y: (Shard(0), own_y)}
+    given = Program((ops.sum(product),))
+    for within, there in (({"layer": (1, 2)}, {1, 2}), ({}, {0, 1, 2, 3})):
+        found = Distribution(given, leaves, 4, within=within).program
+        programs = [of_rank(found, {}, rank, 4) for rank in range(4)]
+        names = [{n.op.name for n in program.nodes()} for program in programs]
+        assert {rank for rank, own in enumerate(names) if "multiply" in own} == there
+
+
+@pytest.mark.parametrize("executor", ["reference", "native"])
+def test_ranks_send_though_nothing_of_theirs_depends_on_it(executor: str) -> None:
+    """A variable of rank 1 alone becomes a sum over all: other ranks have no use for the call."""
+    x, own = (placeholder("x", Spec((rows, 2), np.dtype(float))) for rows in (8, 2))
+    loss = placeholder("loss", Spec((), np.dtype(float)))
+    with scope("layer"):
+        total = ops.sum(x, 0)
+
+    def run(comm: Communicator) -> tuple[float, list[float]]:
+        kept = md.variable("kept", np.zeros(2)).node
+        leaves = {x: (Shard(0), own), kept: (Replicate((1,)), kept)}
+        given = Program((loss * 2.0,), ((kept, total),))
+        found = Distribution(given, leaves, 4, within={"layer": (1,)}).program
+        program = Executable(of_rank(found, {kept: (1,)}, comm.rank, 4), executor=executor)
+        with bound(comm):
+            (told,) = program.run({own: np.full((2, 2), comm.rank + 1.0), loss: np.array(3.0)})
+        return float(told), kept.value.read().tolist()
+
+    zeros = (6.0, [0.0, 0.0])
+    assert simulate(4, run) == [zeros, (6.0, [20.0, 20.0]), zeros, zeros]
 
 
 def test_what_moves() -> None:
