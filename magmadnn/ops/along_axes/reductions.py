@@ -350,7 +350,7 @@ def _deviations_nodes(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
 def _two_sums(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     """From the mean: sums of rows that ranks have can be added up."""
     if x.dtype not in (np.float32, np.float64):
-        return None
+        return _deviations_nodes(x, axis, keepdims)
     centred = _centred(x, axis)
     return sum(centred * centred, axis=axis, keepdims=keepdims)
 

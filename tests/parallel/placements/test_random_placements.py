@@ -21,6 +21,7 @@ from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape, ranks
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.ops.along_axes.reductions import deviations
 from magmadnn.ops.ranks.leading_axis import with_leading_axis
 from magmadnn.parallel.placements.distribute import Distribution
 from magmadnn.parallel.placements.one_rank import of_rank
@@ -322,11 +323,12 @@ def test_what_is_whole_is_moved_and_not_brought_together_again() -> None:
     assert [sent.op for sent in found.sent()] == ["all_gather"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_variance_over_rows_is_made_of_sums_over_ranks(dtype: str) -> None:
     """So statistics of BatchNorm travel, and not the batch."""
     x, own = (placeholder("x", Spec((rows, 5, 48), np.dtype(dtype))) for rows in (64, 16))
-    found = Distribution(Program((ops.var(x, (0, 1)),)), {x: (Shard(0), own)}, 4)
+    squares = deviations(x, axis=(0, 1), keepdims=False)
+    found = Distribution(Program((squares,)), {x: (Shard(0), own)}, 4)
     assert [(sent.op, sent.elements) for sent in found.sent()] == [
         ("all_reduce", 2 * 48 * 3 / 4)
     ] * 2
