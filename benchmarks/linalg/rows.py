@@ -2,9 +2,11 @@
 
 python benchmarks/linalg/rows.py [single] [many] [fft] [--threads 1] [--sizes 64 ...] [--torch PYTHON]
 
-PyTorch runs in the interpreter that `--torch` names, which need not have magmadnn; JAX in a process of its
-own, where it is installed. Times are microseconds, the least of several calls; `-` where a peer has no such
-function; a star where the goal is not reached.
+Each contender has a process of its own, and they take turns at each row: two cores of a virtual machine may
+for seconds be two threads of one core, which makes two threads of BLAS slower than one. PyTorch runs in the
+interpreter that `--torch` names, which need not have magmadnn; JAX where it is installed. Times are
+microseconds, the least of all turns; `-` where a peer has no such function; a star where the goal is not
+reached.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ MANY, MANY_OF, SMALL = 10_000, ("cholesky", "lu_factor", "solve", "matmul"), (8,
 FFT = ((1 << 10,), (1 << 14,), (1 << 17,), (1 << 20,), (1 << 22,), (1024, 1024), (128, 128, 128))
 _MORE_THAN_BYTES = 1.3
 PEERS = ("NumPy", "SciPy", "PyTorch", "JAX")
+TURNS, REST, ANSWER = (
+    4,
+    0.05,
+    "time: ",
+)  # BLAS's threads wait for some 30 ms without giving cores up
 Case = tuple[str, str, tuple[int, ...]]  # section, function, shape of the first operand
 
 
@@ -140,34 +147,54 @@ MAKERS = {
 }  # fmt: skip
 
 
-def times_of(contender: str, options: argparse.Namespace) -> list[float | None]:
-    """What a contender takes for each row, in this process."""
-    found: list[float | None] = []
-    for case in cases(options.sections, options.sizes):
+def serve(contender: str, options: argparse.Namespace) -> None:
+    """Answer each line of a row's number by what a contender takes, in this process."""
+    rows, ready = list(cases(options.sections, options.sizes)), {}
+    for line in sys.stdin:
+        case = rows[int(line)]
         try:
-            call, given = MAKERS[contender](case, operands(case))
+            if case not in ready:
+                ready = {case: MAKERS[contender](case, operands(case))}
+            call, given = ready[case]
+            found = None if call is None else least(call, given, options.seconds / TURNS)
         except ImportError:
-            return []
-        found.append(None if call is None else least(call, given, options.seconds))
-    return found
+            found = None
+        print(ANSWER + json.dumps(found), flush=True)
 
 
-def asked(contender: str, arguments: list[str], options: argparse.Namespace) -> list[float | None]:
-    """The same of a process of its own, on so many threads."""
-    python = options.torch if contender == "PyTorch" else sys.executable
-    if not python:
-        return []
-    names = ("OMP", "OPENBLAS", "MKL", "MAGMADNN")
-    threads = {f"{name}_NUM_THREADS": str(options.threads) for name in names}
-    environment = {**os.environ, **threads}
-    if contender == "JAX" and options.threads == 1:
-        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    run = subprocess.run(
-        [python, __file__, *arguments, "--contender", contender], env=environment, text=True,
-        stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
-    found: list[float | None] = json.loads(run.stdout.splitlines()[-1])
-    return found
+class Contender:
+    """A process of a contender on so many threads."""
+
+    def __init__(self, name: str, arguments: list[str], options: argparse.Namespace) -> None:
+        self._run = None
+        python = options.torch if name == "PyTorch" else sys.executable
+        if not python:
+            return
+        names = ("OMP", "OPENBLAS", "MKL", "MAGMADNN")
+        threads = {f"{key}_NUM_THREADS": str(options.threads) for key in names}
+        environment = {**os.environ, **threads}
+        if name == "JAX" and options.threads == 1:
+            environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+        self._run = subprocess.Popen(
+            [python, __file__, *arguments, "--contender", name], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def time(self, row: int) -> float | None:
+        """Microseconds of a row; None where there is no such function."""
+        if self._run is None:
+            return None
+        assert self._run.stdin is not None and self._run.stdout is not None
+        print(row, file=self._run.stdin, flush=True)
+        answer = next(x for x in self._run.stdout if x.startswith(ANSWER))
+        time.sleep(REST)
+        found: float | None = json.loads(answer.removeprefix(ANSWER))
+        return found
+
+    def end(self) -> None:
+        """Let the process end."""
+        if self._run is not None:
+            self._run.communicate()
 
 
 def of_bytes(case: Case) -> float:
@@ -203,21 +230,26 @@ def main() -> None:
     parser.add_argument("--contender", choices=[*MAKERS], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contender:
-        print(json.dumps(times_of(options.contender, options)))
+        serve(options.contender, options)
         return
-    found = {name: asked(name, sys.argv[1:], options) for name in (*PEERS, "ours")}
-    present = [name for name in PEERS if found[name]]
+    contenders = {name: Contender(name, sys.argv[1:], options) for name in (*PEERS, "ours")}
     title = f"{options.threads} thread{'s' * (options.threads > 1)}"
-    print(f"{title:<28}" + "".join(f"{n:>12}" for n in (*present, "ours", "goal")) + "   ")
+    print(f"{title:<28}" + "".join(f"{n:>12}" for n in (*contenders, "goal")) + "   ")
     for number, case in enumerate(cases(options.sections, options.sizes)):
-        peers = {name: found[name][number] for name in present}
-        known = {name: t for name, t in peers.items() if t is not None}
-        own, goal = found["ours"][number], goal_of(case, known)
+        found: dict[str, float | None] = dict.fromkeys(contenders)
+        for _ in range(TURNS):
+            for name, contender in contenders.items():
+                known = [x for x in (found[name], contender.time(number)) if x is not None]
+                found[name] = min(known, default=None)
+        own = found.pop("ours")
+        goal = goal_of(case, {name: t for name, t in found.items() if t is not None})
         assert own is not None
-        cells = ["-" if t is None else f"{t:.1f}" for t in peers.values()]
-        cells += [f"{own:.1f}", f"{goal:.1f}"]
+        cells = ["-" if t is None else f"{t:.1f}" for t in (*found.values(), own, goal)]
         name = f"{case[1]} {' x '.join(map(str, case[2]))}"
-        print(f"{name:<28}" + "".join(f"{c:>12}" for c in cells) + ("" if own <= goal else "  *"))
+        star = "" if own <= goal else "  *"
+        print(f"{name:<28}" + "".join(f"{c:>12}" for c in cells) + star, flush=True)
+    for contender in contenders.values():
+        contender.end()
 
 
 if __name__ == "__main__":

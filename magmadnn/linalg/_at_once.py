@@ -19,6 +19,7 @@ from magmadnn.graph.op import Array
 from ._matrices import refuse_unless_finite
 
 _TRIANGLE = 64  # rows of triangles on a diagonal
+_PADDED = 128  # rows and columns from which on the few microseconds are worth it
 _PIECE = 8192  # elements; OpenBLAS takes several threads from 10,000 on
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
@@ -250,10 +251,22 @@ def _upper(a: Array) -> Array:
     return found
 
 
+def _on_padded(name: str, a: Array, *settings: bool) -> Any:
+    """What is made of a large matrix by rows that are kept apart; None of small ones."""
+    if min(a.shape) < _PADDED:
+        return None
+    from magmadnn.runtime.cpu.matrices import single
+
+    return getattr(single, name)(a, *settings)
+
+
 def reflections_at_once(a: Array, full: bool) -> tuple[Array, Array] | None:
     """Q and R of one matrix of finite numbers, by geqrf and orgqr."""
     if not _is_one(a) or lapack() is None:
         return None
+    apart: tuple[Array, Array] | None = _on_padded("reflections_of", a, full)
+    if apart is not None:
+        return apart
     letter, (m, n) = _LETTERS[a.dtype.char], a.shape
     k = min(m, n)
     count = m if full else k
@@ -273,6 +286,9 @@ def singular_at_once(a: Array, vectors: bool, full: bool) -> tuple[Array, ...] |
     """U, S and V^H of one matrix of finite numbers, or S alone, by gesdd of the transpose."""
     if not _is_one(a) or lapack() is None:
         return None
+    apart: tuple[Array, ...] | None = _on_padded("singular_of", a, vectors, full)
+    if apart is not None:
+        return apart
     letter, (m, n) = _LETTERS[a.dtype.char], a.shape
     room = _room("gesdd", letter, n, m, int(vectors), int(full))
     v, s, u, wrong = routine("gesdd", a)(
@@ -287,6 +303,9 @@ def eigen_at_once(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...] | N
     """Eigenvalues and vectors of one symmetric matrix of finite numbers, or values alone, by syevd."""
     if not _is_one(a) or a.shape[0] != a.shape[1] or lapack() is None:
         return None
+    apart: tuple[Array, ...] | None = _on_padded("eigen_of", a, lower, vectors)
+    if apart is not None:
+        return apart
     is_real = a.dtype.char in "fd"  # a real one is its own transpose, which needs no turning
     matrix, half = (a.T, not lower) if is_real else (a, lower)
     function = routine("syevd" if is_real else "heevd", a)

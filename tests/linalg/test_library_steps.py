@@ -73,10 +73,10 @@ def test_training_runs_many_steps_in_one_go_without_python(calls: dict[str, int]
 @pytest.fixture
 def without_scipy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(lapack, "_MODULES", ("scipy_that_is_not_installed",))
-    for cached in (lapack._address, lapack._exported):
+    for cached in (lapack.address_of, lapack._exported):
         cached.cache_clear()
     yield
-    for cached in (lapack._address, lapack._exported):
+    for cached in (lapack.address_of, lapack._exported):
         cached.cache_clear()
 
 

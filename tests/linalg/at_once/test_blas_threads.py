@@ -16,7 +16,7 @@ import magmadnn as md
 from magmadnn.backends.cpu import forks
 from magmadnn.backends.cpu.blas_threads import BlasThreads, blas_threads
 from magmadnn.linalg import _at_once
-from magmadnn.runtime.cpu.matrices import lapack
+from magmadnn.runtime.cpu.matrices import lapack, single
 from tests.interrupts import interrupted_everywhere
 
 RNG = np.random.default_rng(3)
@@ -137,13 +137,15 @@ def test_factorisations_of_small_matrices_are_on_one_thread(
         calls.append(call)
         return call(*words, **named)
 
-    monkeypatch.setattr(_at_once, "blas_threads", lambda: SimpleNamespace(on_one=on_one))
+    for module in (_at_once, single):
+        monkeypatch.setattr(module, "blas_threads", lambda: SimpleNamespace(on_one=on_one))
     a = spd(_at_once.FEW_ROWS - 1)
     operands = (a, a[:, :1]) if function == "solve" else (a,)
     small = getattr(md.linalg, function)(*operands)
     assert calls
     kept = len(calls)
-    monkeypatch.setattr(_at_once, "FEW_ROWS", 2)
+    for module in (_at_once, single):
+        monkeypatch.setattr(module, "FEW_ROWS", 2)
     large = getattr(md.linalg, function)(*operands)
     assert len(calls) == kept  # large ones are the library's
     for one, other in zip(

@@ -27,7 +27,7 @@ _MODULES = ("scipy.linalg.cython_blas", "scipy.linalg.cython_lapack")
 
 def function_of(kernel: Library) -> int | None:
     """The address of the function that a step calls; None where NumPy computes it."""
-    return _address(_LETTERS[kernel.dtype] + kernel.function) if can_call(kernel) else None
+    return address_of(_LETTERS[kernel.dtype] + kernel.function) if can_call(kernel) else None
 
 
 def is_native(work: Work) -> bool:
@@ -66,7 +66,8 @@ def _may_call_blas(work: Work) -> bool:
 
 
 @cache
-def _address(name: str) -> int | None:
+def address_of(name: str) -> int | None:
+    """The address of a function; None where SciPy does not export it."""
     for capsules in _exported():
         if name in capsules:
             return _pointer(capsules[name])
