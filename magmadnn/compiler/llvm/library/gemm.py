@@ -76,10 +76,17 @@ def write_gemm(arguments: LibraryArguments, matrix: Value) -> None:
 
 
 class _Ahead:
-    """Lines of a matrix of the stack that comes soon, asked for while this one is computed with."""
+    """Lines of a matrix of the stack that comes soon, asked for while this one is computed with.
+
+    Not where a vector is a line: there is then a line to ask for with each vector of a product's eight, which
+    takes a quarter of the time, and processors with such vectors see by themselves what comes.
+    """
 
     def __init__(self, arguments: LibraryArguments, matrix: Value) -> None:
-        self._code, self._known = arguments.code, bool(arguments.known)
+        target = arguments.code.target
+        assert target is not None
+        self._code = arguments.code
+        self._known = bool(arguments.known) and target.vector_bytes < _LINE
         if not self._known:
             return
         m, k, n, self._streamed = map(int, arguments.known)
