@@ -233,8 +233,13 @@ class Op:
     def __call__(self, *args: Any, **attributes: Any) -> Any:
         """Compute now (arrays, numbers, Tensors), or make an Operation where an operand is one."""
         operands, attributes = self.bind(args, attributes)
-        handler = max((type(x) for x in operands), key=_priority)
-        if _priority(handler) < 0:
+        handler: Any = None
+        most = -2
+        for x in operands:  # the first of those with the strongest claim
+            claim: int = getattr(type(x), "__magmadnn_priority__", -1)
+            if claim > most:
+                handler, most = type(x), claim
+        if most < 0:
             if not any(dims_of(tuple(attributes.values()))):
                 return self.compute(as_arrays(self.words, operands), attributes)
             handler = Op.in_graphs  # sizes that are not known yet need one
@@ -355,12 +360,6 @@ class _Required:
 
 
 REQUIRED = _Required()
-
-
-def _priority(cls: type[Any]) -> int:
-    """How strongly a class of operands claims an operation: Node 0, Tensor 10, Operation 20."""
-    priority: int = getattr(cls, "__magmadnn_priority__", -1)
-    return priority
 
 
 def _is_again(known: object, op: Op) -> bool:

@@ -16,6 +16,7 @@ from magmadnn.errors import ArgumentError, DTypeError, IndexOutOfRangeError
 from . import transfers
 from .dtypes import as_dtype
 from .kinds import Kind
+from .pool import DeviceSource
 from .sides import ElsewhereSides, ForeignBlock, Side, Sides
 
 Array = NDArray[Any]
@@ -82,6 +83,16 @@ class MemoryManager:
         self = cls.__new__(cls)
         self._size, self._dtype, self._frame = size, dtype, None
         self._sides = Sides(kind, device, size * dtype.itemsize, zeroed=False)
+        return self
+
+    @classmethod
+    def of_source(
+        cls, size: int, dtype: np.dtype[Any], source: DeviceSource, device: int
+    ) -> MemoryManager:
+        """The same on a device, whose memory was looked up before."""
+        self = cls.__new__(cls)
+        self._size, self._dtype, self._frame = size, dtype, None
+        self._sides = Sides.on_device(source, device, size * dtype.itemsize)
         return self
 
     @classmethod

@@ -159,7 +159,8 @@ class Pool:
                 block = self._new_block(source, class_bytes, nbytes)
                 self._allocations += 1
             self._in_use += class_bytes
-            self._peak = max(self._peak, self._in_use)
+            if self._in_use > self._peak:
+                self._peak = self._in_use
         lease = Lease(self, source, block, nbytes, class_bytes)
         if reused and zeroed:
             source.zero(block, nbytes)
@@ -219,6 +220,7 @@ class Pool:
             )
 
 
+@lru_cache(maxsize=1024)
 def size_class(nbytes: int) -> int:
     """`nbytes` rounded up to one of eight sizes between powers of two: at most 1/8 is wasted."""
     if nbytes <= _SMALLEST:

@@ -12,11 +12,12 @@ from magmadnn.backends.cuda import DeviceMemory, device_memory
 from magmadnn.errors import ArgumentError, DeviceError
 
 from .kinds import Kind
-from .pool import HOST_SOURCE, POOLS, Lease, device_source, host_bytes
+from .pool import HOST_SOURCE, POOLS, DeviceSource, Lease, device_source, host_bytes
 
 Side = Literal["host", "device"]
 
 _versions = itertools.count(1)
+_DEVICE_POOL = POOLS[Kind.DEVICE]
 _updating = ProcessLock(
     reentrant=True
 )  # one for all: held only while a side is made, or brought up to date
@@ -79,6 +80,20 @@ class Sides:
         elif host is None:
             self._host = host_bytes(POOLS[kind].lend(HOST_SOURCE, nbytes, zeroed))
 
+    @classmethod
+    def on_device(cls, source: DeviceSource, device: int, nbytes: int) -> Sides:
+        """DEVICE bytes that hold anything, of a source that was looked up before; else as a new one.
+
+        Raises:
+            OutOfMemoryError: if there are none.
+        """
+        self = cls.__new__(cls)
+        self.kind, self.device, self.nbytes = Kind.DEVICE, device, nbytes
+        self._memory, self._host, self._in_flight, self.lent = source.memory, None, False, False
+        self.host_valid, self.device_valid, self.version = False, True, next(_versions)
+        self._lease = _DEVICE_POOL.lend(source, nbytes, False)
+        return self
+
     @property
     def memory(self) -> DeviceMemory:
         """The device's memory, opened on first use."""
@@ -129,6 +144,10 @@ class Sides:
             DeviceError: for HOST, or if there is no device.
             ArgumentError: if they are to be written and must not.
         """
+        lease = self._lease
+        if lease is not None and self.device_valid and not (write or self._in_flight):
+            there: int = lease.block  # nothing is to be done, as at most calls
+            return there
         if self.kind is Kind.HOST:
             raise DeviceError(
                 "HOST memory has no device side: use MANAGED, or copy_from it into DEVICE memory"

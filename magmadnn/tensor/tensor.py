@@ -25,14 +25,14 @@ from . import init as initialisers
 from ._indexing import assigning, indexing, settled_index
 from ._layout import address_of, as_shape, fetched, filled, flat
 from ._value_operators import ValueOperators
-from .eager.known import known_call, with_types
+from .eager.known import Lies, known_call, with_types
 from .eager.operands import lies_on_gpu
 from .eager.programs import PROGRAMS, Results, Traced
 
 Array = NDArray[Any]
 
 
-class Tensor(ValueOperators):
+class Tensor(ValueOperators, Lies):
     """Values of one dtype in an array of any number of axes; computes at once.
 
     Args:
@@ -471,11 +471,11 @@ def holding_results(results: Results) -> list[Tensor]:
 
 def _computed_there(op: Op, operands: Sequence[Any], attributes: Any, at: Tensor) -> Tensor | None:
     """What an op gives of operands on a GPU, computed where `at` lies; None where the host has to."""
-    if not all(isinstance(x, Tensor | np.ndarray) for x in operands):
-        return None
     known = known_call(op, operands, attributes, Tensor)
     results = None if known is None else PROGRAMS.again(known)
     if results is None:
+        if not all(isinstance(x, Tensor | np.ndarray) for x in operands):
+            return None
         place = at.kind, at.device
         settled = tuple((name, with_types(value)) for name, value in attributes.items())
         trace = lambda nodes: Traced([op(*nodes, **attributes)], None)  # noqa: E731

@@ -31,7 +31,8 @@ class Returns(Generic[Item]):
     def __enter__(self) -> None:
         self._lock.acquire()
         try:
-            self.work_off()
+            if self._queue:
+                self.work_off()
         except BaseException:
             self._lock.release()
             raise

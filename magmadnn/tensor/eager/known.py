@@ -7,10 +7,13 @@ lie as those of one before goes straight to the program that computed that one.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+
 from magmadnn.backends.cuda.nodes.stand_ins import ALIGNMENT
-from magmadnn.memory import Kind
+from magmadnn.memory import Kind, MemoryManager
 
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 
@@ -40,20 +43,15 @@ def known_call(
         named: plain arguments, or tuples of them.
         tensor: the class of Tensors.
     """
-    operands: list[Any] = []
+    operands: list[tuple[Any, int, int]] = []
     parts = _parts(values, tensor, operands)
     settings = _parts(named.values(), None, operands) if named else ()
     if parts is None or settings is None or not operands:
         return None
-    device, places = operands[0].device, list[int]()
-    for operand in operands:
-        memory = operand.memory
-        if memory.device != device:
-            return None
-        place = memory.device_pointer()
-        if operand.size != memory.size:
-            place += operand.offset * memory.dtype.itemsize
-        if place % ALIGNMENT:
+    device, places = operands[0][2], list[int]()
+    for memory, behind, on in operands:
+        place = memory.device_pointer() + behind
+        if on != device or place % ALIGNMENT:
             return None
         places.append(place)
     return Known((what, device, parts, tuple(named), settings), places, device)
@@ -66,17 +64,65 @@ def with_types(argument: Any) -> Any:
     return type(argument), argument
 
 
+class Lying(NamedTuple):
+    """How the elements of a Tensor lie in DEVICE memory.
+
+    Attributes:
+        layout: the same object for equal shapes, strides and dtypes.
+        place: its memory, how many bytes behind the beginning of that, and the number of the device.
+    """
+
+    layout: object
+    place: tuple[Any, int, int]
+
+
+class Lies:
+    """What has elements in a memory, laid out by a frame; how they lie is found out once for a frame."""
+
+    __slots__ = ("_lying",)
+    _memory: MemoryManager
+    _frame: NDArray[Any]
+
+    @property
+    def offset(self) -> int:
+        """Elements from the beginning of the memory to the first."""
+        raise NotImplementedError
+
+    def lying(self) -> Lying | None:
+        """How they lie in DEVICE memory; None for other kinds."""
+        frame = self._frame
+        try:
+            if self._lying[0] is frame:
+                return self._lying[1]
+        except AttributeError:
+            self._lying: tuple[Any, Lying | None]
+        memory, found = self._memory, None
+        if memory.kind is Kind.DEVICE:
+            behind = 0 if frame.size == memory.size else self.offset * memory.dtype.itemsize
+            layout = _layout(frame.shape, frame.strides, memory.dtype)
+            found = Lying(layout, (memory, behind, memory.device))
+        self._lying = frame, found
+        return found
+
+
+@lru_cache(maxsize=4096)
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> object:
+    """What stands for a layout in what calls are known by: to compare shapes and dtypes takes longer."""
+    return object()
+
+
 def _parts(
-    values: Iterable[Any], tensor: type | None, operands: list[Any]
+    values: Iterable[Any], tensor: type | None, operands: list[tuple[Any, int, int]]
 ) -> tuple[Any, ...] | None:
     found: list[Any] = []
     for value in values:
         kind = type(value)
         if kind is tensor:
-            if value.kind is not Kind.DEVICE:
+            lying = value.lying()
+            if lying is None:
                 return None
-            found.append((value.shape, value.strides, value.dtype))
-            operands.append(value)
+            found.append(lying.layout)
+            operands.append(lying.place)
         elif kind in _PLAIN:
             found.append((kind, value))
         elif issubclass(kind, tuple):

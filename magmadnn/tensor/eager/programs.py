@@ -13,6 +13,7 @@ from magmadnn.errors import DeviceError, MagmaDNNError, OutOfMemoryError
 from magmadnn.graph.node import Node, placeholder
 from magmadnn.graph.spec import Spec
 from magmadnn.memory import Kind, MemoryManager, as_dtype
+from magmadnn.memory.pool import device_source
 from magmadnn.ops.movement import copy
 
 from .known import Known
@@ -84,6 +85,8 @@ class _Program:
         self.runner: CudaRunner | None = None
         self.direct: Direct | None = None
         self.device, self.nbytes = device, 0
+        memory: Any = device_memory(device)  # each is equal to itself alone
+        self._source = device_source(memory, False)
         self.nodes = [
             placeholder(f"x{k}", Spec(x.view.block, x.values.dtype)) for k, x in enumerate(operands)
         ]
@@ -109,6 +112,12 @@ class _Program:
     def parts(self, kind: Kind) -> list[Part]:
         """New memory for results."""
         device = self.device
+        if kind is Kind.DEVICE:
+            source = self._source
+            return [
+                Part(MemoryManager.of_source(size, dtype, source, device), shape)
+                for shape, size, dtype in self.results
+            ]
         return [
             Part(MemoryManager.of(size, dtype, kind, device), shape)
             for shape, size, dtype in self.results
