@@ -1,15 +1,16 @@
-"""Least squares and pseudo-inverses, by singular values."""
+"""Least squares and pseudo-inverses, by singular values; on a GPU by QR where these say that it will do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, NumericError, ShapeError
 from magmadnn.graph.op import (
     REQUIRED,
     Array,
@@ -23,16 +24,39 @@ from magmadnn.graph.op import (
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
 from magmadnn.memory.dtypes import limits_of
-from magmadnn.ops import conj, expand_dims, greater, matmul, real, reciprocal, squeeze, where
+from magmadnn.ops import (
+    conj,
+    equal,
+    expand_dims,
+    greater,
+    matmul,
+    real,
+    reciprocal,
+    squeeze,
+    where,
+)
 from magmadnn.ops import max as max_
+from magmadnn.ops import min as min_
 from magmadnn.ops import sum as sum_
+from magmadnn.tensor import Tensor
+from magmadnn.tensor.eager.operands import lies_on_gpu
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite, least_squares_at_once
-from ._matrices import adjoint, by_ascent, computed, in_single, refuse_unless_finite
+from ._matrices import (
+    adjoint,
+    by_ascent,
+    computed,
+    diagonal,
+    in_single,
+    refuse_unless_finite,
+    with_diagonal,
+)
 from ._operands import operand, operands
-from .singular_values import parts_of, singular, singular_now, svdvals
+from .orthogonal import decomposed as reflections
+from .singular_values import parts_of, singular, singular_now, svdvals, values_of
+from .triangular import solve_triangular
 
 
 def _inverted(s: Any, rcond: float) -> Any:
@@ -231,9 +255,11 @@ def _leading(a: Array, b: Array) -> Iterable[tuple[int, int]]:
 
 
 @checked_call
-@on_gpu("a", "b")
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     """X with the least `|A X - B|`, of those the shortest, by the singular values of A; ranks may be lower.
+
+    Eager calls on real Tensors of a GPU's memory, m >= n, take X from QR where the singular values say that
+    all matrices have full rank; where one has not, they take longer than by singular vectors at once.
 
     Args:
         a: [..., m, n].
@@ -249,6 +275,19 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
         NumericError: if an operand holds NaN or infinity.
         ShapeError: if the sizes do not fit.
     """
+    if _are_high_on_gpu(a, b):
+        with suppress(
+            NumericError, ShapeError, ArgumentError
+        ):  # which the other way raises as well
+            *found, is_full = _by_reflections(a, b, rcond)
+            if is_full.item():
+                return LstsqResult(*found)
+    return _by_values(a, b, rcond)
+
+
+@on_gpu("a", "b")
+def _by_values(a: Any, b: Any, rcond: float | None) -> LstsqResult:
+    """By singular values, of any rank."""
     if (at_once := known(a, b)) is not None:
         found = _at_once(at_once.arrays[0], at_once.arrays[1], rcond)
         if found is not None:
@@ -257,11 +296,50 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     limit = settled_rcond("lstsq", a, rcond)
     right = expand_dims(b, -1) if b.ndim == 1 else b
     x = fitted(a, right, rcond=limit)
-    left = matmul(a, x) - right
+    if isinstance(a, Tensor):
+        s = svdvals(a)
+    else:  # by the factors of which x is made
+        s = parts_of(singular(a, vectors=True, full=False), a.shape)[1]
+    return LstsqResult(*_with_rest(a, x, right, s, limit, b.ndim == 1))
+
+
+def _with_rest(a: Any, x: Any, b: Any, s: Any, limit: float, is_vector: bool) -> tuple[Any, ...]:
+    """What `lstsq` gives, of its x and s."""
+    left = matmul(a, x) - b
     residuals = sum_(real(left * conj(left)), axis=-2)
-    s = svdvals(a)
     largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0.0
     rank = sum_(where(greater(s, largest * limit), np.int64(1), np.int64(0)), axis=-1)
-    if b.ndim == 1:
+    if is_vector:
         x, residuals = squeeze(x, axis=-1), squeeze(residuals, axis=-1)
-    return LstsqResult(x, residuals, rank, s)
+    return x, residuals, rank, s
+
+
+def _are_high_on_gpu(a: Any, b: Any) -> bool:
+    """Whether they lie on a GPU: real matrices, not wider than high, and right sides that fit."""
+    if type(a) is not Tensor or type(b) is not Tensor or not lies_on_gpu(a.memory):
+        return False
+    if a.dtype.char not in "fd" or b.dtype != a.dtype or a.ndim < 2 or not (a.size and b.size):
+        return False
+    return bool(a.shape[-2] >= a.shape[-1])
+
+
+@on_gpu("a", "b")
+def _by_reflections(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
+    """The results if all matrices have full rank, by QR, and whether they do: else x holds anything.
+
+    The singular values are those of R, which say the rank as those of A do; their vectors are not wanted.
+    """
+    if isinstance(
+        a, Tensor
+    ):  # the device cannot do it: the host looks at what is wrong by `_by_values`
+        raise NumericError("lstsq: QR is for the device alone")
+    limit, m = settled_rcond("lstsq", a, rcond), a.shape[-2]
+    right = expand_dims(b, -1) if b.ndim == 1 else b
+    both = reflections(a, full=False)
+    q, lower = both[..., :m, :], both[..., m:, :]
+    s = values_of("lstsq", "a", lower)
+    zeros = equal(diagonal(lower), 0)  # a triangle with such has no solutions
+    safe = lower + with_diagonal(where(zeros, np.ones((), a.dtype), 0))
+    x = solve_triangular(safe, matmul(adjoint(q), right), lower=True, transpose=True)
+    is_full = min_(where(greater(s[..., -1], s[..., 0] * limit), np.int64(1), np.int64(0)))
+    return *_with_rest(a, x, right, s, limit, b.ndim == 1), is_full
