@@ -3,9 +3,9 @@
 python -m benchmarks.linalg.eager_calls [--sizes 64 512 2048] [--dtypes float64 float32] [--seconds 0.15]
 
 Microseconds: the least of all turns until the result is there, and of ours also until the call returned.
-"over" is the better peer's time over ours; "away" how far the result is from NumPy's in float64, in eps x n of the
-largest element. `lstsq` of PyTorch on a GPU assumes full rank and gives no singular values; "values" are
-singular values alone, which ours computes too. `low` has a rank one less than full.
+"over" is the better peer's time over ours; "away" how far the result is from that of NumPy in float64, in
+eps x n of its largest. `lstsq` of PyTorch on a GPU assumes full rank, and gives no singular values; "values"
+are singular values alone, which ours computes too. `low` has a rank one less than full.
 """
 
 from __future__ import annotations
