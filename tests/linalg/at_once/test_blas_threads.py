@@ -146,6 +146,7 @@ def test_factorisations_of_small_matrices_are_on_one_thread(
     kept = len(calls)
     for module in (_at_once, single):
         monkeypatch.setattr(module, "FEW_ROWS", 2)
+    monkeypatch.setattr(single, "FEW_OF_FACTORS", 2)
     large = getattr(md.linalg, function)(*operands)
     assert len(calls) == kept  # large ones are the library's
     for one, other in zip(

@@ -26,6 +26,9 @@ from magmadnn.memory.pool import HOST_SOURCE, POOLS, host_bytes
 
 from .lapack import address_of
 
+FEW_OF_FACTORS = (
+    576  # rows: QR and SVD with gaps on one thread take less than others on two, quiet or not
+)
 _LINE, _STRIP, _TRIANGLE = (
     64,
     16,
@@ -59,7 +62,7 @@ def reflections_of(a: Array, full: bool) -> tuple[Array, Array] | None:
         r[:] = rows[:n, :count]
         return _run(made, a.dtype, m, count, kept, *where)
 
-    if not _on_threads(a, compute):
+    if not _on_threads(a, compute, FEW_OF_FACTORS):
         return None
     _clear_above(r)
     return _packed(rows[:count]).T, r.T
@@ -85,7 +88,9 @@ def singular_of(a: Array, vectors: bool, full: bool) -> tuple[Array, ...] | None
         count = max(5 * least**2 + 5 * least, 2 * most * least + 2 * least**2 + least)
         reals = _room((count if vectors else 7 * least,), s.dtype)
         after.insert(0, _at(reals))
-    if not _on_threads(a, lambda: _run(f"{letter}gesdd", a.dtype, *words, after=after)):
+    if not _on_threads(
+        a, lambda: _run(f"{letter}gesdd", a.dtype, *words, after=after), FEW_OF_FACTORS
+    ):
         return None
     return (_packed(v), s, _packed(u)) if vectors else (s,)
 
@@ -131,7 +136,7 @@ def eigen_of(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...] | None:
         name = letter + ("unmtr" if is_complex else "ormtr")
         return found if _run(name, a.dtype, *words) else None
 
-    found = _on_threads(a, compute)
+    found = _on_threads(a, compute, FEW_ROWS)
     if found is None:
         return None
     return (values, _packed(found).T) if vectors else (values,)
@@ -203,8 +208,9 @@ def _is_taken(a: Array, name: str) -> bool:
     return a.flags.forc and address_of(name) is not None
 
 
-def _on_threads(a: Array, compute: Callable[[], Any]) -> Any:
-    threads = blas_threads() if max(a.shape) < FEW_ROWS else None
+def _on_threads(a: Array, compute: Callable[[], Any], few: int) -> Any:
+    """What is computed, on one thread of BLAS below so many rows."""
+    threads = blas_threads() if max(a.shape) < few else None
     return compute() if threads is None else threads.on_one(compute)
 
 
