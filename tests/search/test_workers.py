@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from magmadnn.backends.cpu.blas_threads import blas_threads
 from magmadnn.search.study_folder import read_study
 from magmadnn.search.workers import pool as pools
+from magmadnn.search.workers.worker import shares
 from tests.search.killed_search import search
 from tests.search.problems import SPACE, S, build, table, untimed
 
@@ -342,3 +344,28 @@ def test_what_few_trials_go_on_to_is_shared_out_too(monkeypatch: pytest.MonkeyPa
 def test_a_limit_of_years_is_none(limit: str) -> None:
     given: dict[str, Any] = {"method": "random", "trials": 2, "epochs": 1, limit: 1e9}
     assert len(S.run(build, SPACE, X, Y, workers=2, **given).trials) == 2
+
+
+def test_a_worker_leaves_cores_to_others_in_numpy_too(tmp_path: Path) -> None:
+    """NumPy's BLAS has as many threads as a worker has cores, whatever it has in the search's process."""
+    blas = blas_threads()
+    if blas is None:
+        pytest.skip("NumPy has another BLAS than OpenBLAS")
+    told = tmp_path / "told"
+
+    def telling(units: int, seed: int) -> Any:
+        found = [read() for read, _ in blas._libraries]
+        told.write_text(f"{os.environ['OPENBLAS_NUM_THREADS']} {max(found)}")
+        return build(units=units, seed=seed)
+
+    before = [read() for read, _ in blas._libraries]
+    try:
+        for _, write in blas._libraries:
+            write(4)
+        run(telling, {"units": S.choice([3, 5])}, workers=2)
+        assert [read() for read, _ in blas._libraries] == [4] * len(before)
+    finally:
+        for (_, write), count in zip(blas._libraries, before, strict=True):
+            write(count)
+    share = min(shares(2)[0].threads, 4)
+    assert told.read_text() == f"{share} {share}"

@@ -17,7 +17,7 @@ from magmadnn.runtime.cpu.sliced.legs import Leg
 from magmadnn.runtime.threads import thread_count
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import scheduler
+from magmadnn.training.many import grids, scheduler
 from magmadnn.training.many.course import FitCourse
 from tests.layers.layer_cases import CASES, Case
 from tests.losses.test_losses import CASES as LOSSES
@@ -430,3 +430,15 @@ def test_what_is_evaluated_is_the_objective_of_training_where_targets_look_alike
         found = other.evaluate(**keys)
         for name in ("loss", "accuracy"):
             assert history[f"val_{name}"][-1] == pytest.approx(float(found[name]), rel=1e-6)
+
+
+def test_models_of_the_processor_leave_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier call left on a device that cannot be used any more ends no training here."""
+
+    def refused() -> None:
+        raise AssertionError("a device was asked for")
+
+    monkeypatch.setattr(grids, "_let_go", refused)
+    models = [network(seed) for seed in range(2)]
+    md.fit_many(models, X, Y, epochs=1, verbose=False)
+    assert [m.epochs_done for m in models] == [1, 1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -25,6 +26,7 @@ _MODULES: Final = ("numpy.linalg._umath_linalg", "scipy.linalg._fblas")
 _NAMES: Final = [
     f"{a}_{{}}_num_threads{b}" for a in ("scipy_openblas", "openblas") for b in ("64_", "")
 ]
+_VARIABLE: Final = "OPENBLAS_NUM_THREADS"
 Library = tuple[Callable[[], int], Callable[[int], object]]
 """Functions that read and write a library's number of threads."""
 
@@ -93,6 +95,19 @@ def blas_threads() -> BlasThreads | None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=threads.forked)
     return threads
+
+
+def limit_blas(count: int) -> None:
+    """Let NumPy's and SciPy's calls use at most so many threads in this process from now on.
+
+    A library that is loaded later finds the number in the environment.
+    """
+    for library in (_library(name) for name in _MODULES if name in sys.modules):
+        if library is not None and library[0]() > count:
+            library[1](count)
+    given = os.environ.get(_VARIABLE, "")
+    if not (given.isdecimal() and 1 <= int(given) <= count):
+        os.environ[_VARIABLE] = str(count)
 
 
 def _library(name: str) -> Library | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from magmadnn.backends.cpu.blas_threads import limit_blas
 from magmadnn.runtime.threads import set_threads
 from magmadnn.search.trials.training import Task
 from magmadnn.storage.processes.lifetimes import die_with, mark_alive
@@ -25,7 +26,7 @@ class Share:
     """What of the machine a worker has.
 
     Attributes:
-        threads: that its programs run on.
+        threads: that its programs, and calls of NumPy's BLAS, run on.
         device: the number of the GPU that it sees, as CUDA_VISIBLE_DEVICES has it; None for all.
         on_host: how many workers share this machine's memory.
         on_device: how many share the memory of its GPU.
@@ -67,6 +68,7 @@ def serve(
         if share.device is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = share.device
         set_threads(share.threads)
+        limit_blas(share.threads)
         share_memory(share.on_host, share.on_device)
         task = task.read() if isinstance(task, SentTask) else task
         if folder is not None:

@@ -39,7 +39,8 @@ def run_all(
             here = [m for m in members if m.device is None]
             if here:
                 _Rounds(here, signals, look, rooms[None]).run()
-            run_on_devices([m for m in members if m.device is not None], signals, look, rooms)
+            if on_devices := [m for m in members if m.device is not None]:
+                run_on_devices(on_devices, signals, look, rooms)
         except BaseException as error:
             for member in members:
                 member.end(error)
