@@ -31,6 +31,7 @@ _HALF = np.uint64(32)
 _SHORT = 1 << 14  # rows whose order is kept
 _PART = 1 << 16  # normal numbers that a thread draws at a time
 _THREADS = 8
+_FEW_EACH = 1 << 12  # blocks of four of each seed that are drawn together
 _FEW = 8  # blocks of four that Python's integers work on
 _BLOCK = 1 << 14  # blocks of four worked on at a time, so that the temporaries stay in cache
 
@@ -40,11 +41,14 @@ DIGITS = {np.dtype(np.float32): 24, np.dtype(np.float16): 11, BFLOAT16: 8}
 Words = NDArray[np.uint32]
 
 
-def philox_4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """The ten rounds: counter words [4, n] (each below 2**32) and a key of two words -> words [4, n]."""
+def philox_4x32(counter: NDArray[np.uint64], key: tuple[Any, Any]) -> NDArray[np.uint64]:
+    """The ten rounds: counter words [4, n] (each below 2**32) and a key of two words -> words [4, n].
+
+    The words of the key are integers, or [n] each.
+    """
     even, odd = counter[::2].copy(), counter[1::2].copy()  # words 0 and 2, words 1 and 3
     products, high = np.empty_like(even), np.empty_like(even)
-    first = np.array([[key[0]], [key[1]]], np.uint64)
+    first = np.array(key, np.uint64).reshape(2, -1)
     for keys in (first + _KEY_STEPS * _NUMBERS) & _LOW:  # those of each round, [2, 1]
         np.multiply(even, _MULTIPLIERS, out=products)
         np.right_shift(products, _HALF, out=high)
@@ -95,6 +99,32 @@ def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
         piece = flat[skip : skip + count - at]
         out[at : at + piece.size] = piece
     return out
+
+
+def uniform_each(
+    seeds: Sequence[int], stream: int, count: int, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """`uniform` for several seeds, [seeds, count]; few numbers are drawn together, which is faster."""
+    blocks, digits = -(-count // 4), DIGITS.get(dtype)
+    if digits is None or blocks > _FEW_EACH or len(seeds) < 2:
+        return np.stack([uniform(seed, stream, count, dtype) for seed in seeds])
+    at_once = _BLOCK // max(blocks, 1)
+    if len(seeds) > at_once:
+        parts = [seeds[k : k + at_once] for k in range(0, len(seeds), at_once)]
+        return np.concatenate([uniform_each(part, stream, count, dtype) for part in parts])
+    words = _drawn_each(seeds, [stream], blocks).reshape(len(seeds), -1)[:, :count]
+    bits = words.astype(np.uint32) >> np.uint32(32 - digits)
+    return (bits.astype(np.float32) * np.float32(2.0**-digits)).astype(dtype)
+
+
+def _drawn_each(seeds: Sequence[int], streams: Sequence[int], blocks: int) -> NDArray[np.uint64]:
+    """Words from the begin of some streams of some seeds, [seeds, streams, blocks, 4]."""
+    block = np.tile(np.arange(blocks, dtype=np.uint64), len(streams) * len(seeds))
+    high = np.tile(np.repeat(np.array(streams, np.uint64), blocks), len(seeds))
+    own = np.repeat(np.array(seeds, np.uint64), blocks * len(streams))
+    counter = np.stack([block, np.zeros_like(block), high & _LOW, high >> _HALF])
+    words = philox_4x32(counter, (own & _LOW, own >> _HALF))
+    return words.T.reshape(len(seeds), len(streams), blocks, 4)
 
 
 def uniform(
@@ -148,22 +178,26 @@ def permutation(count: int, seed: int, stream: int) -> NDArray[np.int64]:
     return _short_permutation(count, seed, stream).copy()
 
 
-def permutations(count: int, seed: int, streams: Sequence[int]) -> NDArray[np.int64]:
-    """`permutation` for several streams, [streams, count]: short ones are drawn together, which is faster."""
+def permutations(count: int, seeds: Sequence[int], streams: Sequence[int]) -> NDArray[np.int64]:
+    """`permutation` for all streams of all seeds, [seeds, streams, count].
+
+    Short ones are drawn together, which is faster.
+    """
     blocks = -(-count // 2)  # of four words, which are two keys
-    if count > _SHORT or blocks * len(streams) > _BLOCK:
-        return np.stack([permutation(count, seed, stream) for stream in streams])
-    block = np.tile(np.arange(blocks, dtype=np.uint64), len(streams))
-    high = np.repeat(np.array(streams, np.uint64), blocks)
-    counter = np.stack([block, np.zeros_like(block), high & _LOW, high >> _HALF])
-    words = philox_4x32(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
-    drawn = words.T.reshape(len(streams), 2 * blocks, 2)[:, :count]
+    at_once = _BLOCK // max(blocks * len(streams), 1)
+    if count > _SHORT or not at_once:
+        each = [[permutation(count, seed, stream) for stream in streams] for seed in seeds]
+        return np.array(each, np.int64).reshape(len(seeds), len(streams), count)
+    if len(seeds) > at_once:
+        parts = [seeds[k : k + at_once] for k in range(0, len(seeds), at_once)]
+        return np.concatenate([permutations(count, part, streams) for part in parts])
+    drawn = _drawn_each(seeds, streams, blocks).reshape(-1, 2 * blocks, 2)[:, :count]
     keys = drawn[..., 0] << _HALF | drawn[..., 1]
     found = np.argsort(keys, axis=1)
     ordered = np.take_along_axis(keys, found, axis=1)
     for row in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
         found[row] = np.argsort(keys[row], kind="stable")
-    return found
+    return found.reshape(len(seeds), len(streams), count)
 
 
 @lru_cache(maxsize=64)

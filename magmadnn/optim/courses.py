@@ -12,6 +12,7 @@ from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.sliced.blocks import CourseBlock, can_be_block
 from magmadnn.runtime.cpu.sliced.courses import LONGEST, Course, Wanted, course_of
 from magmadnn.tensor.operation import as_feeds
 
@@ -113,6 +114,26 @@ class StepCourse:
     def is_stacked(self) -> bool:
         """Whether it runs beside others only if they are to do as many epochs and batches."""
         return not isinstance(self._course, Course) and self._course.is_stacked
+
+    def block(self, models: int, epochs: int, counts: Sequence[int]) -> CourseBlock | None:
+        """The same course of many models that are built alike; None where each has to be made by itself.
+
+        Args:
+            models: how many.
+            epochs: of each.
+            counts: batches of each leg in an epoch.
+        """
+        course = self._course
+        if not isinstance(course, Course) or not self._settings.fixed:
+            return None
+        if not can_be_block(course) or epochs * max(counts) > LONGEST:
+            return None
+        return CourseBlock(course, models, epochs, counts)
+
+    @property
+    def data(self) -> Sequence[Sequence[Array]]:
+        """What the batches of each leg are taken from."""
+        return self._data
 
     @property
     def scratch_bytes(self) -> int:

@@ -60,6 +60,21 @@ def with_settings(parts: Sequence[Transform], given: Mapping[str, Setting]) -> l
     return found
 
 
+def numbers_in(optimizer: Record, parts: Sequence[Transform]) -> dict[str, float] | None:
+    """The settings of a step by name, where all are numbers; None where one is a schedule.
+
+    Raises:
+        ArgumentError: if one is out of range.
+    """
+    where, found = type(optimizer).__name__, dict[str, float]()
+    for name, (number, field) in numbers_of(parts).items():
+        value = getattr(parts[number], field.name)
+        if callable(value):
+            return None
+        found[name] = range_of(field).check(where, name, value)
+    return found
+
+
 class Settings:
     """All settings of a step, by name (see `numbers_of`), with what was set over them.
 

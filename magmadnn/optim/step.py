@@ -262,6 +262,16 @@ class Step:
         self._executable.prepare({**sizes, BATCH: batch_size})
 
     @property
+    def kept(self) -> dict[str, Node]:
+        """The variables of the state, by the names that `state` has."""
+        return {name: slot.node for name, slot in (*self._slots.items(), (COUNT, self._count))}
+
+    @property
+    def setting_nodes(self) -> dict[str, Node]:
+        """The inputs by the names of the settings."""
+        return {name.removeprefix(":"): node for node, name in self._settings.names.items()}
+
+    @property
     def count(self) -> int:
         """How many steps were done."""
         return int(self._count.value.item())

@@ -88,6 +88,12 @@ class Initializer(ABC):
             raise ArgumentError(f"init.{self!r}: {dtype.name} cannot hold {values[lost][0]}")
         return result
 
+    def each(
+        self, shape: Sequence[int], dtype: DTypeLike, seeds: Sequence[int], stream: int
+    ) -> Array:
+        """The arrays of several seeds, [seeds, ...]: what a call gives for each of them."""
+        return np.stack([self(shape, dtype, seed, stream) for seed in seeds])
+
     def config(self) -> dict[str, Any]:
         """Name and settings, as JSON can hold them; `from_config` goes back."""
         settings = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
@@ -164,6 +170,12 @@ class zeros(Initializer):
         """See `Initializer`."""
         return np.zeros(shape, dtype)
 
+    def each(
+        self, shape: Sequence[int], dtype: DTypeLike, seeds: Sequence[int], stream: int
+    ) -> Array:
+        """See `Initializer`."""
+        return np.zeros((len(seeds), *shape), as_dtype(dtype))
+
 
 @dataclass(frozen=True)
 class none(zeros):
@@ -237,6 +249,16 @@ class uniform(Initializer):
         u = philox.uniform(seed, stream, count).reshape(shape)
         return np.floor(self.low + (self.high - self.low) * u)
 
+    def each(
+        self, shape: Sequence[int], dtype: DTypeLike, seeds: Sequence[int], stream: int
+    ) -> Array:
+        """See `Initializer`."""
+        if (found := as_dtype(dtype)) != np.float32:
+            return super().each(shape, found, seeds, stream)
+        u = philox.uniform_each(seeds, stream, math.prod(shape), found)
+        low, width = np.float32(self.low), np.float32(self.high - self.low)
+        return np.asarray(low + width * u).reshape(len(seeds), *shape)
+
 
 @dataclass(frozen=True)
 class normal(Initializer):
@@ -299,8 +321,19 @@ class _UniformByFans(Initializer):
 
     def make(self, shape: Shape, dtype: np.dtype[Any], seed: int, stream: int) -> Array:
         """See `Initializer`."""
+        return self._of(shape).make(shape, dtype, seed, stream)
+
+    def each(
+        self, shape: Sequence[int], dtype: DTypeLike, seeds: Sequence[int], stream: int
+    ) -> Array:
+        """See `Initializer`."""
+        if as_dtype(dtype) != np.float32:
+            return super().each(shape, dtype, seeds, stream)
+        return self._of(tuple(shape)).each(shape, dtype, seeds, stream)
+
+    def _of(self, shape: Shape) -> uniform:
         limit = math.sqrt(3 * self.variance(*_counted(shape)))
-        return uniform(-limit, limit).make(shape, dtype, seed, stream)
+        return uniform(-limit, limit)
 
 
 @dataclass(frozen=True)

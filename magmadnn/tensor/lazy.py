@@ -33,15 +33,25 @@ class LazyTensor:
         self.init = init
         self.seed = 0
         self._tensor: Tensor | None = None
+        self._held: Array | None = None
 
     @property
     def drawn(self) -> bool:
         """Whether the values exist already."""
-        return self._tensor is not None
+        return self._tensor is not None or self._held is not None
+
+    def hold(self, values: Array) -> None:
+        """Have these values, in memory that nobody else uses, in place of initial ones."""
+        if self._tensor is None:
+            self._held = values
+        else:
+            self._tensor.write(values)
 
     @property
     def tensor(self) -> Tensor:
         """The values, drawn now if they were not yet."""
+        if self._tensor is None and self._held is not None:
+            self._tensor, self._held = Tensor.wrap(self._held), None
         if self._tensor is None:
             self._tensor = Tensor(
                 self.shape, self.init, self.dtype, seed=self.seed, name=str(self.name)
@@ -49,8 +59,12 @@ class LazyTensor:
         return self._tensor
 
     def read(self) -> Array:
-        """The values on the host."""
-        return self.tensor.read()
+        """The values on the host, not to be written."""
+        if self._held is None:
+            return self.tensor.read()
+        found = self._held.view()
+        found.flags.writeable = False
+        return found
 
     def write(self, value: Array) -> None:
         """Set the values."""

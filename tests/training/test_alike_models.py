@@ -136,18 +136,29 @@ def apart(**way: Any) -> tuple[Any, ...]:
         return trained(build(5, **way), way.get("weighted", False))
 
 
-def test_the_third_model_makes_no_graph_and_has_the_bits_of_its_own(made: list[Objective]) -> None:
+class Looks(md.callbacks.Callback):
+    """Looks at each epoch, so that a training is made for its model."""
+
+    def on_epoch_end(self, fit: Any) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("callbacks", [(), (Looks(),)])
+def test_the_third_model_makes_no_graph_and_has_the_bits_of_its_own(
+    callbacks: Any, made: list[Objective]
+) -> None:
     models = [build(k, optimizer=optim.Adam(0.01 + k)) for k in range(6)]
     alone = [build(k, optimizer=optim.Adam(0.01 + k)) for k in range(6)]
     given = {"batch_size": 8, "epochs": 2, "validation_data": HELD, "verbose": False}
-    md.fit_many(models, X, Y, **given)
-    assert len(made) == 2
+    md.fit_many(models, X, Y, callbacks=callbacks, **given)
+    first = 2 if callbacks else 1  # without, all others follow the first
+    assert len(made) == first
     for model, other in zip(models, alone, strict=True):
         with nothing_known():
             other.fit(X, Y, **given)
         sums = [parameters_sha256(one.values().items()) for one in (model, other)]
         assert sums[0] == sums[1]
-    assert len(made) == 2 + 6
+    assert len(made) == first + 6
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -210,10 +210,19 @@ def test_a_set_in_waves_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     assert [h["loss"] for h in histories] == losses
 
 
+class Looks(md.callbacks.Callback):
+    """Looks at each epoch, so that a training is made for its model."""
+
+    stands_aside = True
+
+    def on_epoch_end(self, fit: Fit) -> None:
+        """Nothing."""
+
+
 def test_one_without_memory_beside_others_waits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = LONG
+    given = LONG | {"callbacks": [Looks()]}
     alone = made()
     md.fit_many(alone, X, Y, **given)
     making, begun, refused = FitCourse.made.__func__, list[Fit](), set[int]()  # type: ignore[attr-defined]

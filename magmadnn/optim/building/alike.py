@@ -158,10 +158,10 @@ def origin_of(
         more: what else the program depends on.
     """
     look = roots.look
-    if look is None or not all(type(part).__module__.startswith(_OWN) for part in parts):
+    if look is None or not are_own(parts):
         return None
     try:
-        rules = tuple(map(_rule, parts))
+        rules = tuple(map(rule_of, parts))
     except NotComparedError:
         return None
     numbers = {node: number for number, node in enumerate(look.leaves)}
@@ -173,8 +173,17 @@ def origin_of(
     return Origin(like, look.sizes, look.leaves, look.ops)
 
 
-def _rule(part: Transform) -> Hashable:
-    """A part but for its settings, which are inputs of the step."""
+def are_own(parts: Sequence[Transform]) -> bool:
+    """Whether no part is a user's."""
+    return all(type(part).__module__.startswith(_OWN) for part in parts)
+
+
+def rule_of(part: Transform) -> Hashable:
+    """A part but for its settings, which are inputs of the step.
+
+    Raises:
+        NotComparedError: if something in it has no value that could be compared.
+    """
     numbers = {field.name for _, field in numbers_of([part]).values()}
     more = [(f.name, plain(getattr(part, f.name))) for f in fields(part) if f.name not in numbers]
     return type(part), tuple(more), tuple(sorted(numbers))

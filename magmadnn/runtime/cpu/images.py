@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.backends.cpu.host import ALIGNMENT
 from magmadnn.compiler.llvm.driver.driver import Table, Task, table_of
+from magmadnn.compiler.llvm.driver.rounds import addresses_of
 from magmadnn.compiler.llvm.kernel import Loaded, scratch
 from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.op import Array
@@ -89,6 +90,20 @@ class Image:
         lines = self._lines.copy()
         lines[:, _ARGUMENTS] = words.ctypes.data + _WORD * self.starts
         return Table(lines, (words, self._shared, list(memory))), words
+
+    def over_each(self, bases: Words) -> tuple[Words, Words]:
+        """The tasks over the memory of many models: tables [models, tasks, ...], and words [models, words].
+
+        Tables hold addresses of the words, and of what the image shares: all must stay alive.
+
+        Args:
+            bases: addresses of the pieces of memory of each, [models, pieces].
+        """
+        words = np.tile(self._words, (len(bases), 1))
+        words[:, self._own] = bases[:, self._regions] + self._offsets
+        tables = np.tile(self._lines, (len(bases), 1, 1))
+        tables[:, :, _ARGUMENTS] = addresses_of(words)[:, None] + _WORD * self.starts
+        return tables, words
 
 
 def image_of(

@@ -25,6 +25,7 @@ from magmadnn.training.many.collecting import collecting_seldom
 from magmadnn.training.many.folds import note_what_was_learnt
 from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.saving import model_record
+from magmadnn.training.objective.objective import directions_of
 
 from .records import DONE, FAILED, NO_MEMORY, Job, Outcome
 
@@ -214,7 +215,7 @@ class Task:
                 self._train_rung(due, rung)
 
     def _train_rung(self, due: Sequence[tuple[Job, _Begun]], rung: int) -> None:
-        looks = [[_Directions() for _ in begun.models] for _, begun in due]
+        looks = [[_Look(self.callbacks()) for _ in begun.models] for _, begun in due]
         epochs = [job.epochs[rung] - (job.epochs[rung - 1] if rung else 0) for job, _ in due]
         sizes = [fit_arguments(job.point, self.default)["batch_size"] for job, _ in due]
         if len(due) > 1 or self.folds or self._goes_as_many(due[0][1].models[0]):
@@ -225,11 +226,11 @@ class Task:
             begun.failure = next((one.failure for one in seen if one.failure), "")
             if begun.failure:
                 continue
-            begun.rungs, begun.rises = rung + 1, seen[0].rises
+            begun.rungs, begun.rises = rung + 1, directions_of(begun.models[0])
             begun.sharing = max(begun.sharing, len(due))
             begun.rows = [one.row_of(history) for one, history in zip(seen, own, strict=True)]
             for history in own:
-                begun.seconds += len(history) * statistics.median_low(history["seconds"])
+                begun.seconds += len(history) * history.median_seconds
 
     def _goes_as_many(self, model: Model) -> bool:
         """Whether a trial that is trained by itself is so by `fit_many`, to the same bits.
@@ -240,14 +241,14 @@ class Task:
             return True
         return self.can_group and gpu_of(model) is None and thread_count() == 1
 
-    def _fit(self, model: Model, looks: Callback, epochs: int, size: int) -> History:
+    def _fit(self, model: Model, look: _Look, epochs: int, size: int) -> History:
         """Train one model by itself."""
         return model.fit(
             *self.data,
             batch_size=size,
             epochs=epochs,
             validation_data=self.validation,
-            callbacks=[*self.callbacks(), looks],
+            callbacks=look.all,
             verbose=False,
             **self.options,
         )
@@ -255,7 +256,7 @@ class Task:
     def _fit_many(
         self,
         members: Sequence[_Begun],
-        looks: Sequence[Sequence[_Directions]],
+        looks: Sequence[Sequence[_Look]],
         epochs: Sequence[int],
         sizes: Sequence[int],
     ) -> list[list[History]]:
@@ -274,7 +275,7 @@ class Task:
             self.data[1],
             batch_size=[size for size in sizes for _ in range(count)],
             epochs=[number for number in epochs for _ in range(count)],
-            callbacks=lambda number: [*self.callbacks(), flat[number]],
+            callbacks=lambda number: flat[number].all,
             memory_limit=self.memory_limit,
             parallel=False,
             verbose=False,
@@ -308,38 +309,48 @@ def _nbytes(begun: _Begun) -> int:
     return sum(value.nbytes for model in begun.models for value in model.values().values())
 
 
-class _Directions(Callback):
-    """Keeps what metrics say of themselves, whether higher is better; why a training has failed; and of which
-    epoch the parameters are that the model has in the end.
-    """
+class _Forgiving(Callback):
+    """Keeps why a training has failed, which is an outcome, and disturbs no other trial."""
 
     stands_aside = True
 
     def __init__(self) -> None:
-        self.rises: dict[str, bool | None] = {}
         self.failure = ""
-        self._restored: int | None = None  # the epoch whose parameters the model got back
 
     def forgives(self, fit: Fit, error: NumericError) -> bool:
-        """A number that is not finite is an outcome, and disturbs no other trial."""
+        """A number that is not finite ends this training only."""
         self.failure = _words(error)
         return True
 
-    def on_train_begin(self, fit: Fit) -> None:
-        """Ask them."""
-        self.rises = dict(fit.objective.higher_is_better)
 
-    def on_train_end(self, fit: Fit) -> None:
-        """Look whether the model has the parameters of an earlier epoch."""
-        for one in fit.callbacks:
-            if isinstance(one, EarlyStopping) and one.restore_best and one.best_epoch:
-                self._restored = one.best_epoch
+class _Look:
+    """What is known of a training beside its history.
+
+    Args:
+        callbacks: the user's.
+
+    Attributes:
+        all: callbacks of the training.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._forgiving = _Forgiving()
+        self.all = [*callbacks, self._forgiving]
+
+    @property
+    def failure(self) -> str:
+        """Why it has failed; empty if it has not."""
+        return self._forgiving.failure
 
     def row_of(self, history: History) -> Mapping[str, float]:
         """The row of the epoch whose parameters the model has, and how many epochs there were."""
-        last = history.rows[-1]
-        own = next((row for row in history.rows if row["epoch"] == self._restored), last)
-        return {**own, "epoch": last["epoch"]}
+        last = history.last
+        for one in self.all:
+            if isinstance(one, EarlyStopping) and one.restore_best and one.best_epoch:
+                best = one.best_epoch
+                own = next((row for row in history.rows if row["epoch"] == best), last)
+                return {**own, "epoch": last["epoch"]}
+        return last
 
 
 def _metrics(row: Mapping[str, float], seconds: float, sharing: int) -> dict[str, float]:

@@ -106,6 +106,11 @@ class Callback:
         cls = type(self)
         return any(getattr(cls, e) is not getattr(Callback, e) or e in vars(self) for e in events)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it does nothing, at whatever event, in a training in which nothing goes wrong."""
+        return not self._has_own(*_EVENTS)
+
     def batches(self, fit: Fit) -> int | None:
         """How many batches may run before `on_batch_end` must be called; None for any number.
 
@@ -137,3 +142,8 @@ class Callback:
 
     def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
         """Go on from `state()` and `tensors()`."""
+
+
+_EVENTS = tuple(
+    name for name, hook in vars(Callback).items() if callable(hook) and name != "forgives"
+)

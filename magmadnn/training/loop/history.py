@@ -6,10 +6,11 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from magmadnn.calls import ExplainsAttributes
@@ -32,9 +33,44 @@ class History(ExplainsAttributes):
     """
 
     def __init__(self, rows: list[Row] | None = None) -> None:
-        self.rows: list[Row] = rows or []
+        self._rows: list[Row] | None = rows or []
+        self._later: tuple[int, Callable[[int], Row]] = (0, lambda number: {})
         self.stopped: str | None = None
         self.failed = False
+
+    @classmethod
+    def later(cls, count: int, row: Callable[[int], Row]) -> History:
+        """One of so many epochs, whose rows are made, by number from 0, when they are asked for."""
+        made = cls()
+        made._rows, made._later = None, (count, row)
+        return made
+
+    @property
+    def rows(self) -> list[Row]:
+        """See the class."""
+        if self._rows is None:
+            count, row = self._later
+            self._rows = [row(number) for number in range(count)]
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: list[Row]) -> None:
+        self._rows = rows
+
+    @property
+    def last(self) -> Row:
+        """The row of the last epoch; there has to be one."""
+        if self._rows is None:
+            count, row = self._later
+            return row(count - 1)
+        return self._rows[-1]
+
+    @property
+    def median_seconds(self) -> float:
+        """The lower median of the epochs' times."""
+        if self._rows is None:  # a share of the time of all of them each
+            return self.last["seconds"]
+        return median_low(self["seconds"])
 
     def __getitem__(self, name: str) -> list[float]:
         """The values of one column over the epochs; NaN where an epoch has none."""
@@ -48,7 +84,7 @@ class History(ExplainsAttributes):
         return [row.get(name, math.nan) for row in self.rows]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self._later[0] if self._rows is None else len(self._rows)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)

@@ -89,10 +89,7 @@ def totals_of_epochs(
         epochs: how many.
         parts: of an epoch, in their order: rows of a batch, losses and sums of the batches of all epochs.
     """
-    each = [(rows, loss, sums) for rows, loss, sums in parts if len(loss)]
-    count = sum(rows * (len(loss) // epochs) for rows, loss, _ in each)
-    losses = _totals(epochs, [loss.astype(np.float64) * float(rows) for rows, loss, _ in each])
-    sums = [_totals(epochs, own) for own in zip(*(sums for *_, sums in each), strict=True)]
+    count, losses, sums = sums_of_epochs(epochs, parts)
     found = []
     for epoch, loss in enumerate(losses.tolist()):
         totals = Totals(objective)
@@ -100,6 +97,17 @@ def totals_of_epochs(
         totals.sums = [own[epoch] for own in sums]
         found.append(totals)
     return found
+
+
+def sums_of_epochs(
+    epochs: int, parts: Sequence[tuple[int, Array, Sequence[Array]]]
+) -> tuple[int, Array, list[Array]]:
+    """Rows of an epoch, and of each epoch the sums of losses and of metrics; see `totals_of_epochs`."""
+    each = [(rows, loss, sums) for rows, loss, sums in parts if len(loss)]
+    count = sum(rows * (len(loss) // epochs) for rows, loss, _ in each)
+    losses = _totals(epochs, [loss.astype(np.float64) * float(rows) for rows, loss, _ in each])
+    sums = [_totals(epochs, own) for own in zip(*(sums for *_, sums in each), strict=True)]
+    return count, losses, sums
 
 
 def _totals(epochs: int, terms: Sequence[Array]) -> Array:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from magmadnn.runtime.agreement import agreement
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.model.checks import gpu_of
@@ -14,8 +16,9 @@ from magmadnn.training.model.model import Model
 from magmadnn.training.model.raw_data import SharedData
 
 from .given import Rows, is_plain, sent, taken
+from .kinds import kind_of
 from .members import Member
-from .room import rooms_for
+from .room import Room, rooms_for
 from .scheduler import run_all
 from .told import Told
 
@@ -71,7 +74,7 @@ class Asked:
         for number, model in enumerate(models):
             own = self.rows[number]
             rows = available if own is None else len(own)
-            weight = sum(parameter.value.size for parameter in model.parameters())
+            weight = sum(math.prod(parameter.shape) for parameter in model.parameters())
             found.append(float(weight * rows * self.epochs[number]))
         return found
 
@@ -111,9 +114,10 @@ class Asked:
         Raises:
             MagmaDNNError: as `fit_many`.
         """
-        rooms = rooms_for(_WHAT, members, models, self.batch_sizes, self.memory_limit)
-        for member in members:
-            member.keeps &= not rooms[member.device].in_waves
+        groups = self._groups(members, models)
+        followers = {member for _, *others in groups for member in others}
+        first = [member for member in members if member not in followers]
+        rooms = self._rooms(first, models)
         epochs = sum(self.epochs[member.number] for member in members)
         sizes = [self.batch_sizes[number] for number in models]
         told.begin(list(models.values()), members, sizes, epochs, rooms.values(), shared)
@@ -122,7 +126,52 @@ class Asked:
             told.look()
             look()
 
-        run_all(members, both, rooms)
+        run_all(first, both, rooms)
+        for leader, *others in groups:
+            if leader.lead is not None:
+                leader.lead.train(others, models, both)
+        if left := [member for member in members if not member.is_done]:
+            run_all(left, both, self._rooms(left, models))
+
+    def _rooms(
+        self, members: Sequence[Member], models: Mapping[int, Model]
+    ) -> dict[int | None, Room]:
+        """The room for trainings, which keep nothing compiled where not all have room at once."""
+        rooms = rooms_for(_WHAT, members, models, self.batch_sizes, self.memory_limit)
+        for member in members:
+            member.keeps &= not rooms[member.device].in_waves
+        return rooms
+
+    def _groups(self, members: Sequence[Member], models: Mapping[int, Model]) -> list[list[Member]]:
+        """Trainings, the first of which the others can follow: alike, with nobody who looks at them."""
+        if not self._is_plain:
+            return []
+        groups: dict[Hashable, list[Member]] = {}
+        for member in members:
+            number = member.number
+            if self.rows[number] is not None or self.held[number] is not None:
+                continue
+            if all(callback.is_idle for callback in self.callbacks[number]):
+                member.kind = kind_of(models[number])
+            if member.kind is not None:
+                key = (member.kind.like, self.batch_sizes[number], self.epochs[number])
+                groups.setdefault(key, []).append(member)
+        return [group for group in groups.values() if len(group) > 1]
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether data is arrays, of which all rows count alike, and nothing but these decides on a step."""
+        usual = {"validation_split": 0.0, "class_weight": None, "augment": None, "accumulate": 1}
+        usual |= {"initial_epoch": None}
+        if self.memory_limit is not None or self.sample_weight is not None:
+            return False
+        held = self.validation_data if self.validation_data is not None else ()
+        return (
+            all(self.options[name] == value for name, value in usual.items())
+            and isinstance(held, (tuple, list))
+            and is_plain(self.x, self.y, *held)
+            and agreement().is_alone
+        )
 
 
 class _Data:

@@ -77,6 +77,29 @@ class _Next:
     steps: int
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A training from its first epoch to its last.
+
+    Attributes:
+        steps: what runs it.
+        evaluation: what is evaluated after each epoch; None for nothing.
+        epochs: how many.
+        sizes: rows of a batch of each leg that trains.
+        counts: batches of each of these in an epoch.
+        evaluated: likewise of the legs that evaluate.
+        looked: the rows of these.
+    """
+
+    steps: StepCourse
+    evaluation: Evaluation | None
+    epochs: int
+    sizes: Sequence[int]
+    counts: Sequence[int]
+    evaluated: Sequence[int]
+    looked: Sequence[Array]
+
+
 class FitCourse:
     """Runs a training's epochs natively; all is then as `Fit.run_epoch` leaves it.
 
@@ -161,7 +184,7 @@ class FitCourse:
             self._is_begun = True
             if not fit.goes_further:
                 return None
-        each = fit.step.batch_seconds.get(self._size) or self._guessed
+        each = self.seconds_of_batch
         batches = min(max(int(seconds / each), 1), StepCourse.longest)
         self.most = batches, self._most_epochs
         self.point(*self.most)
@@ -270,6 +293,29 @@ class FitCourse:
         whole, rest = self._batches
         at_end = bool(piece.epochs) or (self.fit.batch + sum(piece.counts) == whole + rest)
         return counts if at_end else [0] * len(counts)
+
+    @property
+    def whole(self) -> Whole | None:
+        """All epochs, for models that are built alike; None where somebody looks in between."""
+        fit, found = self.fit, self._evaluation
+        weighted = self._source.arrays[2] or (found is not None and found.source.arrays[2])
+        if self._device is not None or weighted or fit.epoch or fit.batch:
+            return None
+        if self._source.chosen is not None or not 0 < fit.epochs <= self._most_epochs:
+            return None
+        counts = self._there(self._batches)
+        evaluated = self._counts_of_evaluation(_Next(fit.epochs, counts, [], 0))
+        return Whole(self._course, found, fit.epochs, self._sizes, counts, evaluated, self._looked)
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether each epoch has an order of its own."""
+        return self._source.seed is not None
+
+    @property
+    def seconds_of_batch(self) -> float:
+        """How long a batch takes, as far as that is known."""
+        return self.fit.step.batch_seconds.get(self._size) or self._guessed
 
     # --- what it has left -------------------------------------------------------------------------
 

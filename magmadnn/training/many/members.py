@@ -17,6 +17,8 @@ from magmadnn.training.model.model import Model
 from magmadnn.training.model.training_step import let_go
 
 from .course import FitCourse
+from .followers import Lead
+from .kinds import Kind
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.many.course import GridCourse
@@ -40,6 +42,8 @@ class Member:
         told: what trainings of the set have said that is said once.
 
     Attributes:
+        kind: of a model that others are built like.
+        lead: its training, once it has begun, where they can follow it.
         keeps: as given.
         waits: whether it is to begin later, since there was no memory beside others.
         history: what was measured; of a model that was left out, up to there.
@@ -59,6 +63,8 @@ class Member:
         self.device, self._told = device, set[str]() if told is None else told
         self.number, self._make, self.keeps = number, make, keeps
         self.callbacks = callbacks
+        self.kind: Kind | None = None
+        self.lead: Lead | None = None
         self.history = History()
         self.is_done = self.waits = False
         self.ticks: int | None = None
@@ -96,6 +102,12 @@ class Member:
             self._fit.run_epoch()
         if self._fit.goes_further:
             self._course = FitCourse.made(self._fit)
+        if self._course is not None and self.kind is not None:
+            self.lead = Lead.of(self._course, self.kind)
+
+    def follow(self, history: History) -> None:
+        """It was trained as its lead was."""
+        self.history, self.is_done = history, True
 
     def prepare(self, seconds: float, others: int = 0) -> Nested | GridCourse | None:
         """Take what the last piece has left, and give the next one; None where there is none yet.

@@ -85,6 +85,8 @@ def planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:
         training_step(model, ArraySource(inputs, targets, None, seed=None).sample)
     elif what == "profile":
         raise ArgumentError("profile: the targets are missing: profile(x, y)")
+    elif model._step is None and model._carried is not None and model._carried.sample is not None:
+        training_step(model, model._carried.sample)
     if model._step is None:
         raise ArgumentError(f"{what}: no targets are known before fit; give some: {what}(x, y)")
     return model._step[2]

@@ -37,11 +37,13 @@ class Carried:
         trained: the parameters that it is about.
         state: moments and counts.
         settings: what was set over the optimiser's own.
+        sample: a row of what the model was trained on, where no step was made for it.
     """
 
     trained: tuple[Node, ...]
     state: dict[str, Array]
     settings: dict[str, Setting]
+    sample: Batch | None = None
 
 
 def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:

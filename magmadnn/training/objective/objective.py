@@ -25,8 +25,8 @@ from magmadnn.optim.building.alike import Look, Roots
 from magmadnn.tensor import Operation, Placeholder, placeholder
 
 from .forms import evaluating, form_of, known_of, note
-from .heads import check_columns, heads_of
-from .measured import Measured
+from .heads import Head, check_columns, heads_of
+from .measured import Measured, Unit
 
 if TYPE_CHECKING:
     from magmadnn.training.model.augmented_step import StepAugmentation
@@ -86,9 +86,7 @@ class Objective:
         ]
         shape = () if weights is None else (None, *weights.shape[1:])
         self.weights = placeholder("sample_weight", shape) if shape else None
-        self.metrics: list[Measured] = [
-            Measured(column, metric, units) for h in heads for column, metric in h.metrics.items()
-        ]
+        self.metrics = _measured(heads, units)
         self._heads, self._penalties, self._outer = heads, model.penalties(), scopes()
         self._augmentation = augmentation
         self._kept: _Graph | None = None
@@ -226,9 +224,7 @@ class Objective:
     @property
     def higher_is_better(self) -> dict[str, bool | None]:
         """For losses and metrics: whether higher values are better; None where it does not say."""
-        losses = ["loss", *(column for column, _ in self._losses if column is not None)]
-        metrics = {c: m.metric.higher_is_better for m in self.metrics for c in m.columns}
-        return dict.fromkeys(losses, False) | metrics
+        return _directions(self._heads, self.metrics)
 
     def results(self, loss: float, sums: Sequence[Array]) -> dict[str, Any]:
         """Losses and metrics for all batches, by column of the history.
@@ -247,6 +243,22 @@ class Objective:
         for measured in self.metrics:
             found |= measured.results(totals)
         return found
+
+
+def directions_of(model: Model) -> dict[str, bool | None]:
+    """For losses and metrics of a model: whether higher values are better; None where it does not say."""
+    heads = heads_of(model)
+    return _directions(heads, _measured(heads, model.units))
+
+
+def _measured(heads: Sequence[Head], units: tuple[Unit, ...] | None) -> list[Measured]:
+    return [Measured(c, metric, units) for head in heads for c, metric in head.metrics.items()]
+
+
+def _directions(heads: Sequence[Head], metrics: Sequence[Measured]) -> dict[str, bool | None]:
+    losses = ["loss", *(head.column for head in heads if head.column is not None)]
+    found = {c: m.metric.higher_is_better for m in metrics for c in m.columns}
+    return dict.fromkeys(losses, False) | found
 
 
 def _times(weight: float, loss: Operation) -> Operation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.object.cache import Cache
 
-from .code import TASK_WORDS, Control, can_use_futex
+from .code import PHASE_END, TASK_WORDS, Control, can_use_futex
 from .driver import Table, Task, table_of
 from .team import Team, nested_address, shared_words, teams
 
@@ -56,6 +57,63 @@ class Nested:
     @batches.setter
     def batches(self, count: int) -> None:
         self._control[Control.BATCHES] = count
+
+
+Words = NDArray[np.int64]
+
+
+def nested_tables(tables: Words, batches: int) -> Words:
+    """The control words of many programs, which stay alive with their tables while these are nested.
+
+    Args:
+        tables: of the tasks of each, [programs, tasks, TASK_WORDS].
+        batches: that each runs in a batch of the outer program.
+    """
+    count, tasks, _ = tables.shape
+    controls = shared_words(count * Control.WORDS).reshape(count, Control.WORDS)
+    controls[:, Control.TASKS] = addresses_of(tables)
+    controls[:, Control.TASK_COUNT] = tasks
+    controls[:, Control.BATCHES] = batches
+    return controls
+
+
+def outer_tables(controls: Sequence[Words], cache: Cache | None = None) -> Words:
+    """Tables of programs, each of as many nested ones as there are controls, [programs, tasks, TASK_WORDS]."""
+    count, tasks = len(controls[0]), len(controls)
+    tables = shared_words(count * tasks * TASK_WORDS).reshape(count, tasks, TASK_WORDS)
+    tables[:, :, 0] = nested_address(cache)
+    for number, own in enumerate(controls):
+        tables[:, number, 1] = addresses_of(own)
+    tables[:, :, PHASE_END] = tasks
+    return tables
+
+
+def addresses_of(rows: NDArray[Any]) -> Words:
+    """Where the rows of an array lie, along its first axis."""
+    found: Words = rows.ctypes.data + rows.strides[0] * np.arange(len(rows))
+    return found
+
+
+def run_beside(
+    controls: Words, threads: int, scratch_bytes: int, cache: Cache | None = None
+) -> Words:
+    """Run nested programs beside each other; the CPU's ticks that each has taken.
+
+    Args:
+        controls: theirs, as `nested_tables` gives them.
+        threads: how many run them, the caller included.
+        scratch_bytes: scratch memory of each thread.
+        cache: where object code is kept between processes.
+    """
+    table = outer_tables([controls], cache).reshape(-1, TASK_WORDS)
+    table[:, PHASE_END] = len(table)
+    held = teams(threads, True, can_use_futex(host()), cache)
+    team = held.take(scratch_bytes)
+    try:
+        team.run(np.array([0, 1, table.ctypes.data, len(table)], np.int64).data)
+    finally:
+        held.give(team)
+    return table[:, _TICKS].copy()
 
 
 class Round:

@@ -58,7 +58,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class _Template:
+class LegTemplate:
     """What a leg is copied from.
 
     Attributes:
@@ -102,6 +102,7 @@ class CopiedLeg:
         scratch_bytes: scratch memory that each thread needs.
         useful_threads: how many have something to gain.
         size: rows of a batch.
+        template: what it, and others, are copied from; None where its tasks cannot be copied.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class CopiedLeg:
         template = kept_image(plan.alike, wanted.looks)
         if template is None:
             template = self._make(wanted, beside)
+        self.template: LegTemplate | None = template
         if template is None:
             assert self._made is not None
             leg = self._made
@@ -126,7 +128,6 @@ class CopiedLeg:
             self.useful_threads = leg.tasks.useful_threads
             return
         self._made = None
-        self._template = template
         self.nbytes, self.scratch_bytes = template.nbytes, template.scratch_bytes
         self.useful_threads = template.useful_threads
         before = len(template.own[0])
@@ -144,7 +145,7 @@ class CopiedLeg:
         self.table, self._words = template.image.over([*first, *variables, *last])
         self._read: tuple[object, ...] = ()  # what words are addresses of
 
-    def _make(self, wanted: Wanted, beside: Sequence[Kernel]) -> _Template | None:
+    def _make(self, wanted: Wanted, beside: Sequence[Kernel]) -> LegTemplate | None:
         """Make the tasks; what copies are made from, where that can be."""
         plan, how = wanted.runner.plan, (wanted.batch_size, wanted.threads, LONGEST, beside)
         self._made = leg = Leg(plan, wanted.data, wanted.settings, wanted.sizes, *how)
@@ -152,7 +153,7 @@ class CopiedLeg:
             return None
         return keep_image(plan.alike, wanted.looks, lambda: self._template_of(leg, wanted))
 
-    def _template_of(self, leg: Leg, wanted: Wanted) -> _Template | None:
+    def _template_of(self, leg: Leg, wanted: Wanted) -> LegTemplate | None:
         """What copies of a leg are made from; None where a task cannot be copied."""
         tasks, memory = leg.in_order, leg.memory
         starts = np.cumsum([0, *(len(task.arguments) for task in tasks)])
@@ -171,7 +172,7 @@ class CopiedLeg:
         own = sizes[: len(sizes) - behind - count], sizes[len(sizes) - behind :]
         outputs = [(a.shape, a.dtype) for a in leg.outputs]
         needs = leg.nbytes, leg.tasks.scratch_bytes, leg.tasks.useful_threads
-        return _Template(image, own, outputs, fetching, *needs)
+        return LegTemplate(image, own, outputs, fetching, *needs)
 
     @property
     def has_been_made(self) -> bool:
@@ -185,7 +186,8 @@ class CopiedLeg:
             self._made.point(dict(zip(nodes, data, strict=True)), order, settings)
             return
         order = np.ascontiguousarray(order, np.int64)
-        for number, source, place in self._template.fetching:
+        assert self.template is not None
+        for number, source, place in self.template.fetching:
             self._words[source] = data[number].ctypes.data
             self._words[place] = order.ctypes.data
         for node, held in zip(names, self._settings, strict=True):

@@ -30,6 +30,7 @@ class Course:
     Attributes:
         legs: in their order.
         sizes: of symbolic dimensions, in a batch of the first.
+        wanted: as given.
         program: what `point` said.
         nbytes: memory of the values of batches, and of the copy of variables.
         scratch_bytes: scratch memory that the thread needs.
@@ -40,7 +41,7 @@ class Course:
         places = known_places()
         changed = [places(node) for node in plans[0].changed]
         self.sizes = dict(wanted[0].sizes)
-        self._wanted = [w.runner for w in wanted]  # as long as they live, no other has their id
+        self.wanted = list(wanted)  # as long as runners live, no other has their id
         for plan in plans:
             if plan.alike is not None:
                 plan.alike.has_others = True  # a course is made where many models train
