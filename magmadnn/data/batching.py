@@ -7,7 +7,7 @@ memory: only the rows of the batch at hand are read.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -40,13 +40,8 @@ def order(count: int, seed: int, epoch: int = 0, device: int | None = None) -> N
 
 def orders(count: int, seed: int, first: int, epochs: int) -> NDArray[np.int64]:
     """The orders of some epochs that follow each other, [epochs, count]; see `order`."""
-    return orders_each(count, [seed], first, epochs)[0]
-
-
-def orders_each(count: int, seeds: Sequence[int], first: int, epochs: int) -> NDArray[np.int64]:
-    """`orders` of several seeds, [seeds, epochs, count]."""
     streams = [philox.stream_of("shuffle", first + number) for number in range(epochs)]
-    return philox.permutations(count, seeds, streams)
+    return philox.permutations(count, seed, streams)
 
 
 def batch_count(rows: int, batch_size: int, *, drop_last: bool = False) -> int:

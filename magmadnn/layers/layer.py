@@ -256,6 +256,8 @@ class Layer(ExplainsAttributes):
     def _check_number(self, inputs: Sequence[Operation]) -> None:
         """Whether `build` and `forward` take so many inputs."""
         for method in (self.forward,) if self._built else (self.build, self.forward):
+            if _takes(method, len(inputs)):
+                continue
             taken = _signature_of(method)
             try:
                 taken.bind(*inputs)
@@ -271,6 +273,13 @@ class Layer(ExplainsAttributes):
         if cls not in _settings:
             _settings[cls] = tuple(f for f in fields(cls) if f.init)
         return _settings[cls]
+
+    @classmethod
+    def _names(cls) -> dict[str, None]:
+        """The names of the settings, in their order."""
+        if cls not in _names:
+            _names[cls] = dict.fromkeys(part.name for part in cls.settings())
+        return _names[cls]
 
     @property
     def label(self) -> str:
@@ -290,7 +299,10 @@ class Layer(ExplainsAttributes):
     @property
     def layers(self) -> list[Layer]:
         """The layers that this one is made of: those in its settings, then those that build made."""
-        own, names = vars(self), [part.name for part in self.settings()]
+        own, names = vars(self), self._names()
+        held = [name for name, value in own.items() if isinstance(value, _HOLDERS)]
+        if _OF_EACH.issuperset(held) and own.keys() >= names.keys():
+            return []  # as of most: to go through all that they hold takes longer than to see this
         values = [own[n] if n in own else getattr(self, n) for n in names]
         values += [v for n, v in own.items() if n not in names and n != "_parent"]
         return list(dict.fromkeys(_layers_in(values)))
@@ -318,12 +330,30 @@ class Layer(ExplainsAttributes):
 
 
 _settings: dict[type[Layer], tuple[Field[Any], ...]] = {}
+_names: dict[type[Layer], dict[str, None]] = {}
+_HOLDERS = (Layer, list, tuple, dict)  # what may hold layers
+_OF_EACH = frozenset({"_own", "_parent"})  # of these, what each layer has and are no parts of it
 
 
 def _signature_of(method: Callable[..., Any]) -> Signature:
     """What a method takes, without `self`."""
     function = getattr(method, "__func__", None)
     return signature(method) if function is None else _signature_of_bound(function)
+
+
+def _takes(method: Callable[..., Any], count: int) -> bool:
+    """Whether it is known already that a method takes so many inputs."""
+    function = getattr(method, "__func__", None)
+    return function is not None and _function_takes(function, count)
+
+
+@lru_cache(maxsize=256)
+def _function_takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        _signature_of_bound(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=256)
@@ -390,6 +420,8 @@ def number_layers(layers: list[Layer]) -> None:
     Raises:
         ArgumentError: if two layers were given one name, or a layer is a part of two.
     """
+    if not layers:
+        return
     taken: dict[str, Layer] = {}
     for layer in layers:
         if layer.name and taken.setdefault(layer.name, layer) is not layer:

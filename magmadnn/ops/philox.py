@@ -31,7 +31,6 @@ _HALF = np.uint64(32)
 _SHORT = 1 << 14  # rows whose order is kept
 _PART = 1 << 16  # normal numbers that a thread draws at a time
 _THREADS = 8
-_FEW_EACH = 1 << 12  # blocks of four of each seed that are drawn together
 _FEW = 8  # blocks of four that Python's integers work on
 _BLOCK = 1 << 14  # blocks of four worked on at a time, so that the temporaries stay in cache
 
@@ -101,32 +100,6 @@ def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
     return out
 
 
-def uniform_each(
-    seeds: Sequence[int], stream: int, count: int, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    """`uniform` for several seeds, [seeds, count]; few numbers are drawn together, which is faster."""
-    blocks, digits = -(-count // 4), DIGITS.get(dtype)
-    if digits is None or blocks > _FEW_EACH or len(seeds) < 2:
-        return np.stack([uniform(seed, stream, count, dtype) for seed in seeds])
-    at_once = _BLOCK // max(blocks, 1)
-    if len(seeds) > at_once:
-        parts = [seeds[k : k + at_once] for k in range(0, len(seeds), at_once)]
-        return np.concatenate([uniform_each(part, stream, count, dtype) for part in parts])
-    words = _drawn_each(seeds, [stream], blocks).reshape(len(seeds), -1)[:, :count]
-    bits = words.astype(np.uint32) >> np.uint32(32 - digits)
-    return (bits.astype(np.float32) * np.float32(2.0**-digits)).astype(dtype)
-
-
-def _drawn_each(seeds: Sequence[int], streams: Sequence[int], blocks: int) -> NDArray[np.uint64]:
-    """Words from the begin of some streams of some seeds, [seeds, streams, blocks, 4]."""
-    block = np.tile(np.arange(blocks, dtype=np.uint64), len(streams) * len(seeds))
-    high = np.tile(np.repeat(np.array(streams, np.uint64), blocks), len(seeds))
-    own = np.repeat(np.array(seeds, np.uint64), blocks * len(streams))
-    counter = np.stack([block, np.zeros_like(block), high & _LOW, high >> _HALF])
-    words = philox_4x32(counter, (own & _LOW, own >> _HALF))
-    return words.T.reshape(len(seeds), len(streams), blocks, 4)
-
-
 def uniform(
     seed: int, stream: int, count: int, dtype: DTypeLike = np.float64, start: int = 0
 ) -> NDArray[Any]:
@@ -139,6 +112,21 @@ def uniform(
         return ((words[:, 0] << _HALF | words[:, 1]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     digits = DIGITS[np.dtype(dtype)]
     bits = random_bits(seed, stream, count, start) >> np.uint32(32 - digits)
+    return (bits.astype(np.float32) * np.float32(2.0**-digits)).astype(dtype)
+
+
+def uniform_each(
+    seeds: Sequence[int], stream: int, count: int, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """`uniform` for several seeds, [seeds, count]; few numbers are drawn together, which is faster."""
+    blocks, digits = -(-count // 4), DIGITS.get(dtype)
+    if digits is None or not 0 < blocks * len(seeds) <= _BLOCK:
+        return np.stack([uniform(seed, stream, count, dtype) for seed in seeds])
+    block = np.tile(np.arange(blocks, dtype=np.uint64), len(seeds))
+    high = (np.full_like(block, stream & 0xFFFFFFFF), np.full_like(block, stream >> 32))
+    own = np.repeat(np.array(seeds, np.uint64), blocks)
+    words = philox_4x32(np.stack([block, np.zeros_like(block), *high]), (own & _LOW, own >> _HALF))
+    bits = words.T.astype(np.uint32).reshape(len(seeds), -1)[:, :count] >> np.uint32(32 - digits)
     return (bits.astype(np.float32) * np.float32(2.0**-digits)).astype(dtype)
 
 
@@ -178,26 +166,22 @@ def permutation(count: int, seed: int, stream: int) -> NDArray[np.int64]:
     return _short_permutation(count, seed, stream).copy()
 
 
-def permutations(count: int, seeds: Sequence[int], streams: Sequence[int]) -> NDArray[np.int64]:
-    """`permutation` for all streams of all seeds, [seeds, streams, count].
-
-    Short ones are drawn together, which is faster.
-    """
+def permutations(count: int, seed: int, streams: Sequence[int]) -> NDArray[np.int64]:
+    """`permutation` for several streams, [streams, count]: short ones are drawn together, which is faster."""
     blocks = -(-count // 2)  # of four words, which are two keys
-    at_once = _BLOCK // max(blocks * len(streams), 1)
-    if count > _SHORT or not at_once:
-        each = [[permutation(count, seed, stream) for stream in streams] for seed in seeds]
-        return np.array(each, np.int64).reshape(len(seeds), len(streams), count)
-    if len(seeds) > at_once:
-        parts = [seeds[k : k + at_once] for k in range(0, len(seeds), at_once)]
-        return np.concatenate([permutations(count, part, streams) for part in parts])
-    drawn = _drawn_each(seeds, streams, blocks).reshape(-1, 2 * blocks, 2)[:, :count]
+    if count > _SHORT or blocks * len(streams) > _BLOCK:
+        return np.stack([permutation(count, seed, stream) for stream in streams])
+    block = np.tile(np.arange(blocks, dtype=np.uint64), len(streams))
+    high = np.repeat(np.array(streams, np.uint64), blocks)
+    counter = np.stack([block, np.zeros_like(block), high & _LOW, high >> _HALF])
+    words = philox_4x32(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
+    drawn = words.T.reshape(len(streams), 2 * blocks, 2)[:, :count]
     keys = drawn[..., 0] << _HALF | drawn[..., 1]
     found = np.argsort(keys, axis=1)
     ordered = np.take_along_axis(keys, found, axis=1)
     for row in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
         found[row] = np.argsort(keys[row], kind="stable")
-    return found.reshape(len(seeds), len(streams), count)
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -45,7 +45,7 @@ from .trials.training import Task
 from .workers.places import Elsewhere, Here, Place, place_elsewhere
 from .workers.pool import Pool
 
-_TOGETHER = 16  # trials that are trained in one call
+_TOGETHER = 32  # trials that are trained in one call
 _CALLS = 4  # of each process elsewhere, at least
 _HOPELESS = 10  # first trials that must not all fail; nor fewer with one text
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +170,17 @@ def parameters_sha256(named: Iterable[tuple[str, Array]]) -> str:
     digest = hashlib.sha256(b"magmadnn-parameters 1\n")
     for name, array in named:
         plain = plain_array(array, f"parameter {name!r}")
-        head = json.dumps([name, plain.dtype.name, list(plain.shape)], separators=(",", ":"))
-        digest.update(head.encode("ascii") + b"\n")
+        digest.update(_head(name, plain.dtype, plain.shape))
         digest.update(little_endian_bytes(plain))
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1024)  # many models have the same
+def _head(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The line before an array's values."""
+    return (
+        json.dumps([name, dtype.name, list(shape)], separators=(",", ":")).encode("ascii") + b"\n"
+    )
 
 
 class CheckpointStore:

@@ -141,3 +141,12 @@ def test_few_words_are_those_of_arrays(start: int) -> None:
         few = philox.random_bits(np.uint64(seed), np.uint64(stream), count, start)
         assert few.dtype == many.dtype
         np.testing.assert_array_equal(few, many[:count])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("count", [1, 7, 300, 40_000])
+def test_uniform_numbers_of_several_seeds(dtype: str, count: int) -> None:
+    seeds, stream = [0, 3, 2**33 + 5, 2**64 - 1], philox.stream_of("some", 2)
+    found = philox.uniform_each(seeds, stream, count, np.dtype(dtype))
+    for seed, own in zip(seeds, found, strict=True):
+        assert own.tobytes() == philox.uniform(seed, stream, count, dtype).tobytes()

@@ -707,7 +707,7 @@ def test_trials_that_are_trained_together_have_the_bits_of_single_ones(
 
     monkeypatch.setattr(Task, "outcomes", counting)
     together = run(space, build=fragile, method="grid", trials=None)
-    assert groups == [16, 16, 4]
+    assert groups == [32, 4]
     groups.clear()
     single = run(space, build=fragile, method="grid", trials=None, total_seconds=1e6)
     assert groups == [1] * 36

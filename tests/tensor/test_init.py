@@ -15,6 +15,7 @@ from magmadnn.memory import DTYPES
 from magmadnn.ops import philox
 from magmadnn.tensor import init
 from magmadnn.tensor._quantiles import normal_quantile
+from magmadnn.tensor.lazy import LazyTensor
 
 SHAPE = (131, 257)
 ALL: list[init.Initializer] = [
@@ -256,3 +257,32 @@ def test_mistakes(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        init.zeros(), init.ones(), init.constant(0.25), init.uniform(-0.5, 0.75), init.normal(0.5, 2.0),
+        init.glorot_uniform(), init.he_uniform(), init.he_normal(), init.orthogonal(),
+    ],
+)  # fmt: skip
+def test_arrays_of_several_seeds(rule: init.Initializer, dtype: str) -> None:
+    seeds, stream = [3, 0, 2**64 - 1], philox.stream_of("kernel")
+    found = rule.each((13, 7), dtype, seeds, stream)
+    for seed, own in zip(seeds, found, strict=True):
+        alone = rule((13, 7), dtype, seed, stream)
+        assert own.dtype == alone.dtype
+        assert own.tobytes() == alone.tobytes()
+
+
+def test_values_in_place_of_initial_ones() -> None:
+    held, drawn = (LazyTensor("w", (3,), np.dtype(np.float32), init.ones()) for _ in range(2))
+    tensor = drawn.tensor
+    for one in (held, drawn):
+        one.hold(np.arange(3, dtype=np.float32))
+        assert one.drawn
+        assert one.read().tolist() == [0, 1, 2]
+    assert tensor.tolist() == [0, 1, 2]  # who has it sees the new ones
+    held.write(np.ones(3, np.float32))
+    assert held.tensor.tolist() == [1, 1, 1]

@@ -23,6 +23,7 @@ from magmadnn.training.callbacks import Callback, EarlyStopping
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many.collecting import collecting_seldom
 from magmadnn.training.many.folds import note_what_was_learnt
+from magmadnn.training.many.following.followers import Leads, keeping
 from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.saving import model_record
 from magmadnn.training.objective.objective import directions_of
@@ -81,6 +82,7 @@ class Task:
 
     def __post_init__(self) -> None:
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
+        self._leads = Leads()
 
     def seed_of(self, trial: int) -> int:
         """The seed that `build` gets for a trial, which depends on the search's seed and its number only."""
@@ -91,12 +93,15 @@ class Task:
         """Whether several trials may be trained in one call."""
         return self.options.keys() <= _OF_MANY
 
-    @collecting_seldom()
     def outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Train jobs of one stage in one call, each to the bits that it has by itself.
 
         Where there is no memory for all of them, halves are trained after each other.
         """
+        with collecting_seldom(), keeping(self._leads):
+            return self._outcomes(jobs)
+
+    def _outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
         if len(jobs) > 1:
             try:
                 return self._together(jobs)
@@ -106,7 +111,7 @@ class Task:
                 half = 0
             self._begun.clear()
             if half:
-                found = [*self.outcomes(jobs[:half]), *self.outcomes(jobs[half:])]
+                found = [*self._outcomes(jobs[:half]), *self._outcomes(jobs[half:])]
                 return [replace(one, retried=one.retried + 1) for one in found]
         return [self.outcome(job) for job in jobs]
 
@@ -198,6 +203,7 @@ class Task:
     def forget(self) -> None:
         """Let go of the models of trials that might have gone on."""
         self._begun.clear()
+        self._leads = Leads()
 
     def _keep(self, trial: int, begun: _Begun) -> None:
         """Keep the models of a trial that may go on, and of others as many as there is room for."""
@@ -288,9 +294,9 @@ class Task:
 def models_sha256(models: Sequence[Model]) -> str:
     """Of the parameters of all models."""
     return parameters_sha256(
-        (name if len(models) == 1 else f"{k}/{name}", value)
+        (name if len(models) == 1 else f"{k}/{name}", variable.node.value.read())
         for k, model in enumerate(models)
-        for name, value in model.values().items()
+        for name, variable in model.named().items()
     )
 
 

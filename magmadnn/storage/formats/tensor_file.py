@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,18 @@ def plain_array(array: Array, what: str) -> Array:
     Raises:
         DTypeError: a dtype that files do not hold; the message calls the array `what`.
     """
-    name = array.dtype.name
-    if name not in _DTYPES.values():
-        raise DTypeError(f"{what}: expected one of {', '.join(_DTYPES.values())}, got dtype {name}")
+    dtype = _plain(array.dtype)
+    if dtype is None:
+        known = ", ".join(_DTYPES.values())
+        raise DTypeError(f"{what}: expected one of {known}, got dtype {array.dtype.name}")
     # The library takes a pointer: an array with strides would be saved in the wrong order.
-    return np.asarray(array, dtype_of(name), order="C")
+    return np.asarray(array, dtype, order="C")
+
+
+@cache  # to ask NumPy for a name takes two microseconds
+def _plain(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The dtype in the machine's byte order; None of one that files do not hold."""
+    return dtype_of(dtype.name) if dtype.name in _DTYPES.values() else None
 
 
 def little_endian_bytes(array: Array) -> bytes:

@@ -15,8 +15,9 @@ from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.raw_data import SharedData
 
+from .following.followers import kept_leads
+from .following.kinds import kind_of
 from .given import Rows, is_plain, sent, taken
-from .kinds import kind_of
 from .members import Member
 from .room import Room, rooms_for
 from .scheduler import run_all
@@ -74,7 +75,9 @@ class Asked:
         for number, model in enumerate(models):
             own = self.rows[number]
             rows = available if own is None else len(own)
-            weight = sum(math.prod(parameter.shape) for parameter in model.parameters())
+            weight = sum(
+                math.prod(map(int, parameter.node.shape)) for parameter in model.parameters()
+            )
             found.append(float(weight * rows * self.epochs[number]))
         return found
 
@@ -114,9 +117,10 @@ class Asked:
         Raises:
             MagmaDNNError: as `fit_many`.
         """
-        groups = self._groups(members, models)
-        followers = {member for _, *others in groups for member in others}
-        first = [member for member in members if member not in followers]
+        groups, leads = self._groups(members, models), kept_leads()
+        begin = {key: own[0] for key, own in groups.items() if leads.get(key) is None}
+        grouped = {member for own in groups.values() for member in own} - set(begin.values())
+        first = [member for member in members if member not in grouped]
         rooms = self._rooms(first, models)
         epochs = sum(self.epochs[member.number] for member in members)
         sizes = [self.batch_sizes[number] for number in models]
@@ -127,9 +131,11 @@ class Asked:
             look()
 
         run_all(first, both, rooms)
-        for leader, *others in groups:
-            if leader.lead is not None:
-                leader.lead.train(others, models, both)
+        for key, own in groups.items():
+            if key in begin and (lead := begin[key].lead) is not None:
+                leads.keep(key, lead, (self.x, self.y, self.validation_data))
+            if (lead := leads.get(key)) is not None:
+                lead.train([one for one in own if not one.is_done], models, both)
         if left := [member for member in members if not member.is_done]:
             run_all(left, both, self._rooms(left, models))
 
@@ -142,10 +148,14 @@ class Asked:
             member.keeps &= not rooms[member.device].in_waves
         return rooms
 
-    def _groups(self, members: Sequence[Member], models: Mapping[int, Model]) -> list[list[Member]]:
-        """Trainings, the first of which the others can follow: alike, with nobody who looks at them."""
+    def _groups(
+        self, members: Sequence[Member], models: Mapping[int, Model]
+    ) -> dict[Hashable, list[Member]]:
+        """Trainings that can follow one of them, by what they are like; nobody looks at them meanwhile."""
         if not self._is_plain:
-            return []
+            return {}
+        held = self.validation_data if self.validation_data is not None else ()
+        common = (tuple(map(id, (self.x, self.y, *held))), self.options["shuffle"])
         groups: dict[Hashable, list[Member]] = {}
         for member in members:
             number = member.number
@@ -154,9 +164,10 @@ class Asked:
             if all(callback.is_idle for callback in self.callbacks[number]):
                 member.kind = kind_of(models[number])
             if member.kind is not None:
-                key = (member.kind.like, self.batch_sizes[number], self.epochs[number])
+                key = (member.kind.like, self.batch_sizes[number], self.epochs[number], common)
                 groups.setdefault(key, []).append(member)
-        return [group for group in groups.values() if len(group) > 1]
+        leads = kept_leads()
+        return {k: own for k, own in groups.items() if len(own) > 1 or leads.get(k) is not None}
 
     @property
     def _is_plain(self) -> bool:

@@ -17,8 +17,8 @@ from magmadnn.training.model.model import Model
 from magmadnn.training.model.training_step import let_go
 
 from .course import FitCourse
-from .followers import Lead
-from .kinds import Kind
+from .following.followers import Lead
+from .following.kinds import Kind
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.many.course import GridCourse

@@ -32,7 +32,7 @@ def groups_of(models: Sequence[Model], batch_sizes: Sequence[int]) -> Counter[tu
             (type(layer).__name__, [p.node.shape for p in layer.parameters()])
             for layer in model.layers
         ]
-        count = sum(math.prod(p.shape) for p in model.parameters())
+        count = sum(math.prod(map(int, p.node.shape)) for p in model.parameters())
         words = f"{shapes} {type(model.optimizer).__name__} {model.precision}"
         found[words, count, size] += 1
     return found

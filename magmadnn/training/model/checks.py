@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .model import Model
 
 
-def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operation]:
-    """Input and output of layers in a row; in float64 where that is asked for."""
+def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operation, list[Layer]]:
+    """Input and output of layers in a row, in float64 where that is asked for, and the layers with names."""
     if not isinstance(layers, (list, tuple)):
         raise ArgumentError(f"Model: layers must be a list, got {layers!r}; write Model([...])")
     if not layers or not isinstance(layers[0], Placeholder):
@@ -41,7 +41,8 @@ def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operati
     for layer in following:
         if not isinstance(layer, Layer):
             raise ArgumentError(f"Model: expected layers, got {_layer_hint(layer)}")
-    number_layers(list(dict.fromkeys(following)))  # first, so that errors tell which layer it is
+    named = list(dict.fromkeys(following))
+    number_layers(named)  # first, so that errors tell which layer it is
     x: Operation = layers[0]
     if precision == "float64" and is_floating(x.dtype) and x.dtype != np.float64:
         x = ops.cast(x, "float64")
@@ -50,7 +51,7 @@ def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operati
         if not isinstance(x, Operation):
             got = type(x).__name__
             raise ArgumentError(f"Model: {layer!r} must give an Operation, got {got}; use md.ops")
-    return layers[0], x
+    return layers[0], x, named
 
 
 def _layer_hint(value: Any) -> str:

@@ -40,7 +40,7 @@ from .fitting import array_source, evaluated, new_fit, stream_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
-from .plain.architecture import check_parameters, free_variables, layers_of
+from .plain.architecture import calls_of, check_parameters, free_variables, layers_of
 from .raw_data import TakesRawData, checked_preparation, takes_raw
 from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy
@@ -110,8 +110,9 @@ class Model(Pictured, ModelParts, TakesRawData):
     ) -> None:
         if (layers is None) == (inputs is None or outputs is None):
             raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
+        named: list[Layer] | None = None
         if layers is not None:
-            first, last = chained(layers, precision)
+            first, last, named = chained(layers, precision)
             inputs, outputs = [first], [last]
         self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
@@ -125,10 +126,12 @@ class Model(Pictured, ModelParts, TakesRawData):
         self.optimizer = optimizer
         self.epochs_done = 0
         self._origin: str | None = None
-        self.layers: list[Layer] = layers_of(self.outputs)
-        check_parameters(self.outputs, self.layers)
-        self._free = free_variables(self.outputs)
-        number_layers(self.layers)
+        calls = calls_of(self.outputs)
+        self.layers: list[Layer] = layers_of(calls)
+        check_parameters(calls, self.layers)
+        self._free = free_variables(calls)
+        if named != self.layers or any(layer.layers for layer in named):
+            number_layers(self.layers)  # and parts that `build` has made
         for parameter in self.named().values():
             if isinstance(parameter, Parameter):
                 parameter.prepare(self.seed)

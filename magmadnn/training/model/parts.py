@@ -53,7 +53,7 @@ class ModelParts:
 
     def values(self) -> dict[str, Array]:
         """Copies of all parameters and states, by name."""
-        return {name: np.array(p.value.read()) for name, p in self.named().items()}
+        return {name: np.array(p.node.value.read()) for name, p in self.named().items()}
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Look whether `values` fit this model in names, shapes and dtypes.

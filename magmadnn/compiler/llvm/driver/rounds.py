@@ -70,7 +70,7 @@ def nested_tables(tables: Words, batches: int) -> Words:
         batches: that each runs in a batch of the outer program.
     """
     count, tasks, _ = tables.shape
-    controls = shared_words(count * Control.WORDS).reshape(count, Control.WORDS)
+    controls = shared_words(count * int(Control.WORDS)).reshape(count, Control.WORDS)
     controls[:, Control.TASKS] = addresses_of(tables)
     controls[:, Control.TASK_COUNT] = tasks
     controls[:, Control.BATCHES] = batches
@@ -78,7 +78,7 @@ def nested_tables(tables: Words, batches: int) -> Words:
 
 
 def outer_tables(controls: Sequence[Words], cache: Cache | None = None) -> Words:
-    """Tables of programs, each of as many nested ones as there are controls, [programs, tasks, TASK_WORDS]."""
+    """Tables of programs of as many nested ones each as there are controls, [programs, tasks, TASK_WORDS]."""
     count, tasks = len(controls[0]), len(controls)
     tables = shared_words(count * tasks * TASK_WORDS).reshape(count, tasks, TASK_WORDS)
     tables[:, :, 0] = nested_address(cache)
@@ -94,26 +94,48 @@ def addresses_of(rows: NDArray[Any]) -> Words:
     return found
 
 
-def run_beside(
-    controls: Words, threads: int, scratch_bytes: int, cache: Cache | None = None
-) -> Words:
-    """Run nested programs beside each other; the CPU's ticks that each has taken.
+def tasks_of(address: int, arguments: Words) -> Words:
+    """The table of tasks of one function, [tasks, TASK_WORDS]; the argument blocks stay alive meanwhile."""
+    table = shared_words(len(arguments) * TASK_WORDS).reshape(-1, TASK_WORDS)
+    table[:, 0], table[:, 1] = address, addresses_of(arguments)
+    return table
+
+
+class Beside:
+    """Runs many tasks that do not wait for each other; its threads are kept meanwhile.
 
     Args:
-        controls: theirs, as `nested_tables` gives them.
         threads: how many run them, the caller included.
-        scratch_bytes: scratch memory of each thread.
         cache: where object code is kept between processes.
+
+    Attributes:
+        threads: as given.
+        cache: as given.
     """
-    table = outer_tables([controls], cache).reshape(-1, TASK_WORDS)
-    table[:, PHASE_END] = len(table)
-    held = teams(threads, True, can_use_futex(host()), cache)
-    team = held.take(scratch_bytes)
-    try:
-        team.run(np.array([0, 1, table.ctypes.data, len(table)], np.int64).data)
-    finally:
-        held.give(team)
-    return table[:, _TICKS].copy()
+
+    def __init__(self, threads: int, cache: Cache | None = None) -> None:
+        self.threads, self.cache = threads, cache
+        self._teams = teams(threads, True, can_use_futex(host()), cache)
+
+    def run(self, table: Words, scratch_bytes: int = 0) -> Words:
+        """Run the tasks of a table once; the CPU's ticks that each has taken.
+
+        Args:
+            table: of the tasks, [tasks, TASK_WORDS].
+            scratch_bytes: scratch memory of each thread.
+        """
+        table[:, PHASE_END] = len(table)
+        team = self._teams.take(scratch_bytes)
+        try:
+            team.run(np.array([0, 1, table.ctypes.data, len(table)], np.int64).data)
+        finally:
+            self._teams.give(team)
+        return table[:, _TICKS].copy()
+
+    def run_nested(self, controls: Words, scratch_bytes: int) -> Words:
+        """Run programs whose control words `nested_tables` gave, each on one thread; likewise."""
+        table = outer_tables([controls], self.cache).reshape(-1, TASK_WORDS)
+        return self.run(table, scratch_bytes)
 
 
 class Round:

@@ -1,8 +1,10 @@
-"""Courses of many models that are built alike, over one block of memory: few array operations make all of them."""
+"""Courses of many models that are built alike, over one block of memory: few array operations make all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,15 +12,15 @@ from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.host import ALIGNMENT
 from magmadnn.compiler.llvm.driver.rounds import (
+    Beside,
     addresses_of,
     nested_tables,
     outer_tables,
-    run_beside,
 )
 from magmadnn.compiler.llvm.kernel import scratch
-from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
 
 from .copies import LONGEST, LegTemplate, Wanted
 from .courses import Course
@@ -26,46 +28,43 @@ from .courses import Course
 Words = NDArray[np.int64]
 
 
+Kind = tuple[tuple[int, ...], np.dtype[Any]]  # shape and dtype
+
+
 class Strips:
-    """The same pieces of memory for each of many models, of zeros at first.
+    """The same arrays for each of many models, of zeros at first: those of a model follow each other.
 
     Args:
         models: how many.
-        sizes: of the pieces of one, in bytes.
+        kinds: of the arrays of one.
 
     Attributes:
-        addresses: of the pieces, [models, pieces].
+        arrays: of all models, [models, ...] each.
+        addresses: of the arrays, [models, arrays].
         nbytes: of one model.
     """
 
-    def __init__(self, models: int, sizes: Sequence[int]) -> None:
+    def __init__(self, models: int, kinds: Sequence[Kind]) -> None:
+        sizes = [dtype.itemsize * math.prod(shape) for shape, dtype in kinds]
         taken = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
-        self._starts = np.cumsum([0, *taken])[:-1]
-        self.nbytes = sum(taken)
+        starts = list(accumulate(taken, initial=0))
+        self.nbytes = starts.pop()
+        self._places = [
+            (slice(start, start + size), dtype, shape)
+            for start, size, (shape, dtype) in zip(starts, sizes, kinds, strict=True)
+        ]
         self._block = scratch(models * self.nbytes).reshape(models, self.nbytes)
-        self.addresses: Words = addresses_of(self._block)[:, None] + self._starts
-
-    def piece(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A piece of all models, [models, ...]; a view."""
-        found: Array = _laid(self._block, int(self._starts[number]), shape, dtype)
-        return found
-
-    def row(
-        self, model: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
-    ) -> list[Array]:
-        """A copy of the pieces of one model, as arrays of such shapes and dtypes."""
-        copy = scratch(self.nbytes, zeros=False)
-        copy[:] = self._block[model]
-        return [
-            _laid(copy, start, *kind)
-            for start, kind in zip(self._starts.tolist(), kinds, strict=True)
+        self.addresses: Words = addresses_of(self._block)[:, None] + np.array(starts, np.int64)
+        self.arrays: list[Array] = [
+            self._block[:, place].view(dtype).reshape(models, *shape)
+            for place, dtype, shape in self._places
         ]
 
-
-def _laid(memory: Array, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Bytes of the last axis from `start` on as values."""
-    nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    return memory[..., start : start + nbytes].view(dtype).reshape((*memory.shape[:-1], *shape))
+    def row(self, model: int) -> list[Array]:
+        """A copy of the arrays of one model."""
+        copy = scratch(self.nbytes, zeros=False)
+        copy[:] = self._block[model]
+        return [copy[place].view(dtype).reshape(shape) for place, dtype, shape in self._places]
 
 
 def can_be_block(course: Course) -> bool:
@@ -94,25 +93,24 @@ class CourseBlock:
         self._models, self._epochs, self._counts = models, epochs, list(counts)
         self._scratch_bytes = course.scratch_bytes
         variables = dict.fromkeys(v for w in course.wanted for v in w.runner.plan.variables)
-        self._kinds = {v: (tuple(map(int, v.shape)), v.dtype) for v in variables}
-        self._held = Strips(models, [_nbytes(*kind) for kind in self._kinds.values()])
-        self.values: dict[Node, Array] = {
-            v: self._held.piece(k, *kind) for k, (v, kind) in enumerate(self._kinds.items())
-        }
+        self._held = Strips(models, [(tuple(map(int, v.shape)), v.dtype) for v in variables])
+        self.values: dict[Node, Array] = dict(zip(variables, self._held.arrays, strict=True))
         legs = zip(course.wanted, course.legs, counts, strict=True)
         self._legs = [_Leg(w, leg.template, models, epochs * n) for w, leg, n in legs]
         self.nbytes = self._held.nbytes + sum(leg.nbytes for leg in self._legs)
         self.settings = [leg.settings for leg in self._legs]
 
-    def run(self, data: Sequence[Sequence[Array]], orders: Sequence[Words], threads: int) -> Words:
+    def run(
+        self, data: Sequence[Sequence[Array]], orders: Sequence[Words], beside: Beside
+    ) -> Words:
         """Run all epochs of all models; the CPU's ticks that each has taken.
 
         Args:
             data: what the batches of each leg are taken from.
             orders: the rows of each leg in all epochs: [models, rows], or [rows] alike for all.
-            threads: how many run them, each one model at a time.
+            beside: runs them, each on one thread.
         """
-        cache, places = kernel_cache(), dict(zip(self._kinds, self._held.addresses.T, strict=True))
+        places = dict(zip(self.values, self._held.addresses.T, strict=True))
         made = [
             leg.tables(arrays, order, places)
             for leg, arrays, order in zip(self._legs, data, orders, strict=True)
@@ -120,35 +118,28 @@ class CourseBlock:
         inner = [
             nested_tables(tables, n) for (tables, _), n in zip(made, self._counts, strict=True)
         ]
-        tables = outer_tables(inner, cache)
-        return run_beside(nested_tables(tables, self._epochs), threads, self._scratch_bytes, cache)
+        tables = outer_tables(inner, beside.cache)
+        return beside.run_nested(nested_tables(tables, self._epochs), self._scratch_bytes)
 
     def found(self) -> list[list[Array]]:
         """The outputs of each leg, [models, batches, ...] each; views."""
         return [leg.outputs for leg in self._legs]
 
     def went_well(self, training: int) -> Array:
-        """Of each model, whether no kernel failed, and the new values and what the first legs gave are finite."""
-        checked = [
-            *self.values.values(),
-            *(a for leg in self._legs[:training] for a in leg.outputs),
-        ]
+        """Of each model, whether no kernel failed, and new values and what the first legs gave are finite."""
+        given = [array for leg in self._legs[:training] for array in leg.outputs]
         well = np.ones(self._models, bool)
-        for array in checked:
-            if array.dtype.kind not in "iub":
-                each = array.reshape(self._models, -1)
-                well &= np.isfinite(
-                    each.astype(np.float32, copy=False) if array.dtype.itemsize < 4 else each
-                ).all(axis=1)
+        for array in (*self.values.values(), *given):
+            if is_floating(array.dtype):
+                wide = array if array.itemsize > 2 else array.astype(np.float32)
+                well &= np.isfinite(wide.reshape(self._models, -1)).all(axis=1)
         for leg in self._legs:
             well &= leg.faults == 0
         return well
 
     def values_of(self, model: int) -> dict[Node, Array]:
         """The values of a model's variables, in memory of their own."""
-        return dict(
-            zip(self._kinds, self._held.row(model, list(self._kinds.values())), strict=True)
-        )
+        return dict(zip(self.values, self._held.row(model), strict=True))
 
 
 class _Leg:
@@ -167,12 +158,13 @@ class _Leg:
         assert template is not None
         self._template, self._variables = template, wanted.runner.plan.variables
         self._before = len(template.own[0])
-        kinds = [((batches,), np.dtype(np.float64))] * len(wanted.settings)
-        kinds += [((batches, *shape[1:]), dtype) for shape, dtype in template.outputs]
-        kinds.append(((1,), np.dtype(np.int64)))
-        self._strips = Strips(models, [*template.own[0], *(_nbytes(*kind) for kind in kinds)])
-        found = [self._strips.piece(self._before + k, *kind) for k, kind in enumerate(kinds)]
         count = len(wanted.settings)
+        bytes_of = [((size,), np.dtype(np.uint8)) for size in template.own[0]]
+        outputs = [((batches, *shape[1:]), dtype) for shape, dtype in template.outputs]
+        settings = [((batches,), np.dtype(np.float64))] * count
+        faults = [((1,), np.dtype(np.int64))]
+        self._strips = Strips(models, [*bytes_of, *settings, *outputs, *faults])
+        found = self._strips.arrays[self._before :]
         self.settings = dict(zip(wanted.settings, found[:count], strict=True))
         self.outputs, self.faults = found[count:-1], found[-1][:, 0]
         self.nbytes = self._strips.nbytes
@@ -192,7 +184,3 @@ class _Leg:
             words[:, place] = order.ctypes.data if order.ndim == 1 else addresses_of(order)
         self._read = (order, data)
         return tables, words
-
-
-def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    return dtype.itemsize * int(np.prod(shape, dtype=np.int64))

@@ -42,21 +42,25 @@ def layer_calls(node: Node) -> tuple[Node, ...]:
     return node.origin.inputs if isinstance(node.origin, LayerCall) else node.inputs
 
 
-def layers_of(outputs: Iterable[Operation]) -> list[Layer]:
+def calls_of(outputs: Iterable[Operation]) -> list[Node]:
+    """What outputs are made of, in order of computation: results of layers, and of ops between these."""
+    return topological([o.node for o in outputs], layer_calls)
+
+
+def layers_of(nodes: Iterable[Node]) -> list[Layer]:
     """The layers that outputs are made with, in order of computation, each once."""
-    nodes = topological([o.node for o in outputs], layer_calls)
     calls = [n.origin for n in nodes if isinstance(n.origin, LayerCall)]
     return list(dict.fromkeys(call.layer for call in calls))
 
 
-def check_parameters(outputs: Iterable[Operation], layers: Iterable[Layer]) -> None:
+def check_parameters(nodes: Iterable[Node], layers: Iterable[Layer]) -> None:
     """Check that parameters belong to the model's layers, or they would not be trained.
 
     Raises:
         GraphError: naming one that does not.
     """
     known = {parameter.node for layer in layers for parameter in layer.parameters()}
-    for node in topological([o.node for o in outputs], layer_calls):
+    for node in nodes:
         if isinstance(node.name, ParameterName) and node not in known:
             raise GraphError(
                 f"Model: parameter {node.label} is used, but its layer is none of the model's, so it would "
@@ -65,10 +69,10 @@ def check_parameters(outputs: Iterable[Operation], layers: Iterable[Layer]) -> N
             )
 
 
-def free_variables(outputs: Iterable[Operation]) -> list[Variable]:
+def free_variables(nodes: Iterable[Node]) -> list[Variable]:
     """Variables that belong to no layer, in order of computation."""
     found = []
-    for node in topological([o.node for o in outputs], layer_calls):
+    for node in nodes:
         if node.op is VARIABLE and not isinstance(node.name, ParameterName):
             found.append(_handle(node))
     return found

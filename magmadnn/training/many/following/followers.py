@@ -8,13 +8,17 @@ initial values, and is trained by itself, which says what is wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from magmadnn.data.batching import orders_each
+from magmadnn.compiler.llvm.driver.rounds import Beside
+from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
@@ -26,22 +30,59 @@ from magmadnn.training.arguments import TRAINED_NOW
 from magmadnn.training.loop.history import History, Row
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.loop.totals import scalars, sums_of_epochs
+from magmadnn.training.many.course import FitCourse, Whole, tick_rate
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.plain.architecture import trained_of
 from magmadnn.training.model.training_step import Carried
 from magmadnn.training.objective.objective import Objective
 
-from .course import FitCourse, Whole, tick_rate
 from .kinds import Kind
+from .orders import permutations
 
 if TYPE_CHECKING:
-    from .members import Member
+    from magmadnn.training.many.members import Member
 
-_LONGEST = (
-    0.1  # seconds of a training: longer ones are trained in pieces, between which callers look
-)
+_LONGEST = 1.0  # seconds of a training: longer ones run in pieces, between which others look
 _AT_ONCE = 0.5  # seconds of trainings in one native call
 _BYTES = 1 << 26  # of their memory
+_WORD = 8  # bytes
+_KEPT = 8  # leads
+
+
+class Leads:
+    """Trainings that models of later calls can follow, where these have the same data."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[Hashable, tuple[Lead, object]] = OrderedDict()
+
+    def get(self, key: Hashable) -> Lead | None:
+        """The one of this key."""
+        return self._held[key][0] if key in self._held else None
+
+    def keep(self, key: Hashable, lead: Lead, data: object) -> None:
+        """Keep one, and the data that the key names by its place in memory; the oldest go."""
+        self._held[key] = lead, data
+        if len(self._held) > _KEPT:
+            self._held.popitem(last=False)
+
+
+_leads: ContextVar[Leads | None] = ContextVar("leads", default=None)
+
+
+@contextmanager
+def keeping(leads: Leads) -> Iterator[None]:
+    """Models that are trained inside follow these leads, and others that begin are added to them."""
+    token = _leads.set(leads)
+    try:
+        yield
+    finally:
+        _leads.reset(token)
+
+
+def kept_leads() -> Leads:
+    """Those of the block that this is in; else none."""
+    found = _leads.get()
+    return Leads() if found is None else found
 
 
 class Lead:
@@ -55,9 +96,12 @@ class Lead:
 
     def __init__(self, course: FitCourse, whole: Whole, kind: Kind) -> None:
         self._course, self._whole, self._kind = course, whole, kind
+        self._beside: Beside | None = None
         self._step, self._objective = course.fit.step, course.fit.objective
         row = course.fit.source.sample
-        self._sample = Batch([a[:1].copy() for a in row.inputs], [a[:1].copy() for a in row.targets])
+        self._sample = Batch(
+            [a[:1].copy() for a in row.inputs], [a[:1].copy() for a in row.targets]
+        )
         self._state = {n: np.array(node.value.read()) for n, node in self._step.kept.items()}
 
     @classmethod
@@ -76,15 +120,20 @@ class Lead:
             models: theirs, by number.
             look: called now and then.
         """
+        threads = thread_count()
+        if self._beside is None or self._beside.threads != threads:
+            self._beside = Beside(threads, kernel_cache())
         seconds = self._course.seconds_of_batch * sum(self._whole.counts) * self._whole.epochs
         block = self._block(1)
         if seconds > _LONGEST or block is None:
             return
-        size = max(min(int(_AT_ONCE * thread_count() / seconds), _BYTES // block.nbytes), 1)
+        rows = _WORD * (self._course.fit.source.rows or 0) * self._whole.epochs
+        held = _BYTES // (block.nbytes + 2 * rows)  # keys, and the order that they give
+        size = max(min(max(int(_AT_ONCE * threads / seconds), threads), held), 1)
         for first in range(0, len(members), size):
             own = members[first : first + size]
             try:
-                self._train(own, [models[member.number] for member in own])
+                self._train(own, [models[member.number] for member in own], self._beside)
             except (MagmaDNNError, MemoryError):  # each by itself says what is wrong, or waits
                 return
             look()
@@ -93,15 +142,15 @@ class Lead:
         whole = self._whole
         return whole.steps.block(models, whole.epochs, [*whole.counts, *whole.evaluated])
 
-    def _train(self, members: Sequence[Member], models: Sequence[Model]) -> None:
+    def _train(self, members: Sequence[Member], models: Sequence[Model], beside: Beside) -> None:
         whole, kinds = self._whole, [kind for m in members if (kind := m.kind) is not None]
         block = self._block(len(models))
         assert block is not None
         self._fill(block, kinds)
-        orders = self._orders(models)
+        orders = self._orders(models, beside)
         TRAINED_NOW.update(models)
         try:
-            ticks = block.run(whole.steps.data, orders, thread_count())
+            ticks = block.run(whole.steps.data, orders, beside)
             seconds = ticks / tick_rate() / whole.epochs
             rows = _Rows(whole, self._objective, block.found(), kinds, seconds.tolist())
             for k in np.flatnonzero(block.went_well(len(whole.counts))).tolist():
@@ -124,12 +173,13 @@ class Lead:
             for name, node in inputs.items():
                 settings[node][:] = [[kind.settings[name]] for kind in kinds]
 
-    def _orders(self, models: Sequence[Model]) -> list[Array]:
+    def _orders(self, models: Sequence[Model], beside: Beside) -> list[Array]:
         """The rows of each leg in all epochs."""
         whole, source = self._whole, self._course.fit.source
         rows, first, found = source.rows or 0, 0, list[Array]()
         if self._course.is_shuffled:
-            orders = orders_each(rows, [model.seed for model in models], 0, whole.epochs)
+            streams = [stream_of("shuffle", epoch) for epoch in range(whole.epochs)]
+            orders = permutations(rows, [model.seed for model in models], streams, beside)
         else:
             orders = np.tile(np.arange(rows), (len(models), whole.epochs, 1))
         for count, size in zip(whole.counts, whole.sizes, strict=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from magmadnn.compiler.plan.built_alike.look import NotComparedError
 from magmadnn.data import Standardize
 from magmadnn.graph.node import VARIABLE, Node
+from magmadnn.layers.layer import Parameter
 from magmadnn.optim import Optimizer
 from magmadnn.optim.building.alike import are_own, rule_of
 from magmadnn.optim.inputs import numbers_in
@@ -60,7 +61,7 @@ def kind_of(model: Model) -> Kind | None:
     like = (
         form.like, rules, type(optimizer), model.precision,
         prepared if isinstance(prepared, Standardize) else id(prepared),
-        tuple([(v.trained, v.layer.is_trainable) for v in variables]),
+        tuple([isinstance(v, Parameter) and (v.trained, v.layer.is_trainable) for v in variables]),
         tuple([str(node.name) for node in model._input_nodes]),
     )  # fmt: skip
     return Kind(like, tuple([n for n in form.leaves if n.op is VARIABLE]), settings)
