@@ -27,6 +27,7 @@ from magmadnn.graph.own_names import check_name
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory import as_dtype, is_floating
 from magmadnn.ops import philox
+from magmadnn.tensor._normals import normals
 from magmadnn.tensor._quantiles import normal_quantile
 
 Array = NDArray[Any]
@@ -273,7 +274,8 @@ class normal(Initializer):
 
     def make(self, shape: Shape, dtype: np.dtype[Any], seed: int, stream: int) -> Array:
         """See `Initializer`."""
-        return self.mean + self.std * philox.normal(seed, stream, math.prod(shape)).reshape(shape)
+        count = math.prod(shape)
+        return normals(seed, stream, count, dtype, self.mean, self.std).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from magmadnn import errors
 from magmadnn.memory import DTYPES
 from magmadnn.ops import philox
-from magmadnn.tensor import init
+from magmadnn.tensor import _normals, init
 from magmadnn.tensor._quantiles import normal_quantile
 from magmadnn.tensor.lazy import LazyTensor
 
@@ -114,6 +114,27 @@ def test_normal() -> None:
     assert abs(third) < 5 * math.sqrt(15 / values.size)
     share = np.mean(np.abs(values - 1) < 0.25)  # 68.27% within one standard deviation
     assert abs(share - 0.682689) < 5 * math.sqrt(0.6827 * 0.3173 / values.size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_many_normal_numbers_are_the_few_ones(dtype: str) -> None:
+    """By kernel and threads, in parts: 37 numbers behind the last whole one."""
+    shape, seed, stream = (_normals.MANY + 37,), -(2**40) - 5, 2**63 + 7
+    made = init.normal(1.0, 0.25)(shape, dtype, seed, stream)
+    wanted = 1.0 + 0.25 * philox.normal(seed, stream, shape[0])
+    assert made.dtype == dtype
+    assert np.array_equal(made, wanted.astype(dtype))
+
+
+def test_many_normal_numbers_are_drawn_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(philox, "uniform", None)
+    assert np.isfinite(init.he_normal()((256, 257), "float32", 1, 2)).all()
+
+
+@pytest.mark.parametrize("count", [3, _normals.MANY])
+def test_normal_numbers_beyond_a_dtype(count: int) -> None:
+    with pytest.raises(errors.ArgumentError, match="float32 cannot hold"):
+        init.normal(0.0, 1e300)((count,), "float32", 1, 2)
 
 
 def test_truncated_normal() -> None:

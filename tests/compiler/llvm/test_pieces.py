@@ -6,14 +6,16 @@ import gc
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import pointwise
+from magmadnn.compiler.llvm.gemm.finish import Finishing
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.llvm.kernel import add_function, symbol
+from magmadnn.compiler.llvm.kernel import add_function, llvm_text, symbol
 from magmadnn.compiler.llvm.object import parallel as pieces
 from magmadnn.compiler.llvm.object.library import Library
 from magmadnn.compiler.llvm.object.parallel import Pieces, joined, parts_of, quick_turns
@@ -41,6 +43,26 @@ def test_pieces_call_each_other(monkeypatch):
     assert len(codes) == len(written) > 20
     library = Library(codes, (symbol(0), symbol(1)))
     assert library.address(symbol(0)) != library.address(symbol(1))
+
+
+def test_products_with_the_same_end_share_its_code():
+    """Other ends, or the same with other slots around them, are written anew."""
+    halved, doubled = (
+        Finish((), (), ("multiply", ("product",), ("constant", x, str(x)))) for x in (0.5, 2.0)
+    )
+    first = Gemm("float32", epilogue=halved)
+    turned, other = replace(first, transpose_a=True), replace(first, epilogue=doubled)
+
+    def ends(*kernels: Gemm) -> int:
+        """Functions that hold, or call, what is done to elements last: their names tell."""
+        text, names = llvm_text(kernels, host()), {Finishing(kernel).name for kernel in kernels}
+        lines = [line for line in text.splitlines() if line.startswith("define ")]
+        return sum(any(name in line for name in names) for line in lines)
+
+    assert ends(first) >= 2
+    assert ends(first, turned) == ends(first)
+    assert ends(first, other) == 2 * ends(first)
+    assert ends(first, replace(first, dtype="float64")) == 2 * ends(first)
 
 
 def test_small_functions_of_several_kernels_make_one_piece():

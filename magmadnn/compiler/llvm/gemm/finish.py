@@ -7,6 +7,7 @@ and writes besides was announced to the caches before the tile's products began.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,11 +56,15 @@ class Finishing:
 
     Args:
         gemm: the kernel.
-        name: of its function; no other kernel of the module shares what is written here.
+
+    Attributes:
+        name: of all that the end depends on; kernels of a module with the same share what is written here.
     """
 
-    def __init__(self, gemm: Gemm, name: str) -> None:
-        self.gemm, self.name = gemm, name
+    def __init__(self, gemm: Gemm) -> None:
+        self.gemm = gemm
+        what = repr((gemm.dtype, gemm.epilogue, gemm.unread, gemm.slots))
+        self.name = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
 
     @property
     def is_plain(self) -> bool:
@@ -68,14 +73,14 @@ class Finishing:
 
     def write(self, code: Code, tile: Tile, rows: Value, ending: Ending, i: Value) -> None:
         """The end of `rows` rows of tiles from row `i` of a panel on, all of whose columns exist."""
-        name = f"finish_{self.name}_{tile.width}"  # one for tiles of all heights
+        name = f"finish_{self.name}_{tile.width}x{tile.lanes}"  # one for tiles of all heights
         body = functools.partial(self._write, tile)
         code.subroutine(name, body, ending, i, rows)
 
     def write_edge(self, code: Code, lanes: int, rows: Value, ending: Ending, wide: Value) -> None:
         """The end of all rows of a panel with sums `wide` vectors across, not all of which exist in C."""
         body = functools.partial(self._write_edge, lanes)
-        code.subroutine(f"finish_{self.name}_edge", body, ending, wide, rows)
+        code.subroutine(f"finish_{self.name}_edge_{lanes}", body, ending, wide, rows)
 
     def _write(self, tile: Tile, code: Code, ending: Ending, i: Value, rows: Value) -> None:
         end = _RowEnds(self.gemm, code, ending)

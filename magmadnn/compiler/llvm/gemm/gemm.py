@@ -93,7 +93,7 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
         readers_of(gemm, target),
         gemm.shared,
         gemm.joined,
-        Finishing(gemm, code.function.name),
+        Finishing(gemm),
     ).write()
 
 

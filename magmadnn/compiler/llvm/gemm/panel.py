@@ -35,7 +35,7 @@ def write_panel(
         code: where to write.
         tile: the largest tile.
         unroll: steps of k written out in it.
-        finishing: what is done to tiles after the last block of k; kernels without share the subroutine.
+        finishing: what is done to tiles after the last block of k; kernels with the same share this.
         whole: whether all columns of a tile exist in C; tiles of full height are a strip then.
         rows: how many rows.
         panel: what is multiplied, and what becomes of sums.
