@@ -90,15 +90,30 @@ class Executable:
     def native(self) -> NativeRunner:
         """The compiled kernels and the memory that they run in."""
         if self._native is None:
-            from magmadnn.compiler.llvm.driver.team import prepare
-            from magmadnn.compiler.llvm.object.cache import kernel_cache
-            from magmadnn.compiler.plan.planning import native_plan
+            from magmadnn.compiler.plan.planning import ON_CPUS
 
-            from .cpu.native import NativeRunner
-
-            prepare(kernel_cache())
-            self._native = NativeRunner(native_plan(self.program, check=self._check))
+            self._native = self._made_native(ON_CPUS)
         return self._native
+
+    def _made_native(self, libraries: frozenset[str]) -> NativeRunner:
+        from magmadnn.compiler.llvm.driver.team import prepare
+        from magmadnn.compiler.llvm.object.cache import kernel_cache
+        from magmadnn.compiler.plan.planning import native_plan
+
+        from .cpu.native import NativeRunner
+
+        prepare(kernel_cache())
+        return NativeRunner(native_plan(self.program, check=self._check, libraries=libraries))
+
+    @cached_property
+    def _for_one_sample(self) -> NativeRunner | None:
+        """The same for a run of one sample, where an op is computed in another way then."""
+        from magmadnn.compiler.plan.planning import ON_CPUS, ONE_SAMPLE
+        from magmadnn.compiler.program.decompose import offers
+
+        if self.device is not None or self.program.updates or not offers(self.program, ONE_SAMPLE):
+            return None
+        return self._made_native(ON_CPUS | {ONE_SAMPLE})
 
     @property
     def cuda(self) -> CudaRunner:
@@ -115,9 +130,14 @@ class Executable:
     def _runner(self) -> NativeRunner | CudaRunner:
         return self.native if self.device is None else self.cuda
 
+    def _runner_for(self, sizes: Mapping[str, int]) -> NativeRunner | CudaRunner:
+        """What runs these sizes."""
+        found = self._for_one_sample if set(sizes.values()) == {1} else None
+        return self._runner if found is None else found
+
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan of the executor in use, as text, for these sizes of symbolic dimensions."""
-        return self._runner.text(sizes) if self.executor == "native" else str(self.plan)
+        return self._runner_for(sizes).text(sizes) if self.executor == "native" else str(self.plan)
 
     def expected_text(self, sizes: Mapping[str, int]) -> str:
         """The plan with the least time of each step, at limits of a core that are measured now.
@@ -130,7 +150,8 @@ class Executable:
         from .profile.measure import measured_rates
 
         self._need_cores("expected times")
-        return describe(self.native.plan, sizes, measured_rates())
+        plan: Any = self._runner_for(sizes).plan
+        return describe(plan, sizes, measured_rates())
 
     def diagram(self, sizes: Mapping[str, int], optimised: bool) -> Diagram:
         """What is compiled, or what became of it, for `to_svg`."""
@@ -140,7 +161,7 @@ class Executable:
             return diagram_of_program(self.plan.program)
         from magmadnn.compiler.plan.diagram import diagram_of_plan
 
-        return diagram_of_plan(self._runner.plan, sizes)
+        return diagram_of_plan(self._runner_for(sizes).plan, sizes)
 
     def profile(self, feeds: Mapping[Node, Any]) -> Profile:
         """Measured times of all steps; variables keep their values.
@@ -155,7 +176,8 @@ class Executable:
         from .profile.profiling import profile
 
         self._need_cores("profile")
-        return profile(self.native.plan, *bind(self.program, feeds))
+        fed, sizes = bind(self.program, feeds)
+        return profile(self._runner_for(sizes).plan, fed, sizes)
 
     def _need_cores(self, what: str) -> None:
         if self.executor != "native" or self.device is not None:
@@ -181,13 +203,15 @@ class Executable:
 
     def memory(self, sizes: Mapping[str, int], workspace: bool = True) -> StepMemory | None:
         """The memory that a run takes for these sizes, that of kernels too; None where NumPy runs it."""
-        return self._runner.memory(sizes, workspace) if self.executor == "native" else None
+        return (
+            self._runner_for(sizes).memory(sizes, workspace) if self.executor == "native" else None
+        )
 
     def missing_bytes(self, sizes: Mapping[str, int]) -> int:
         """What a run takes beside what is there, at least; 0 where it was laid out before, and for NumPy."""
         if self.executor != "native" or self._has_run(sizes):
             return 0
-        found = self._runner.memory(sizes, workspace=False)
+        found = self._runner_for(sizes).memory(sizes, workspace=False)
         variables = [node for node in self.program.leaves if node.op is VARIABLE]
         there = self.device is None or all(tensor_of(n).memory.device_valid for n in variables)
         return found.total - (found.parameters if there else 0)
@@ -199,7 +223,7 @@ class Executable:
 
     def _has_run(self, sizes: Mapping[str, int]) -> bool:
         if self.device is None or self._runner.has_run(sizes):
-            return self._runner.has_run(sizes)
+            return self._runner_for(sizes).has_run(sizes)
         from .cuda.running.kept_slices import has_sliced
 
         return has_sliced(self.cuda, sizes)
@@ -228,7 +252,7 @@ class Executable:
         workers = agreement() if guard else ALONE  # `guard` is the same for all of them
         if self.executor == "native" and watch is None:
             fed, sizes = self._bindings(feeds)
-            runner = self._runner
+            runner = self._runner_for(sizes)
             guarded = guard or (self._indices.some and self._may_be_wrong(fed, sizes))
             outputs = runner.run(fed, sizes, guarded, workers)
             if outputs is not None:

@@ -38,7 +38,8 @@ class StepMemory:
         gradients: and gradients at the same time. Weights' may become an update as they are computed, and are
             stored nowhere.
         batch: inputs, targets and weights of a batch.
-        copies: of what a step writes, since one that makes NaN or infinity is taken back.
+        copies: of what a step writes, since one that makes NaN or infinity is taken back, and of variables
+            that steps are kept for (`compiler/plan/lasting.py`).
         workspace: what kernels need beside their operands, on all threads.
     """
 
@@ -99,7 +100,7 @@ def _measured(plan: NativePlan, sizes: Mapping[str, int]) -> StepMemory:
         activations=arena.nbytes - gradients + loop_bytes(plan, sizes),
         gradients=gradients,
         batch=sum(nbytes_of(n, sizes) for n in fed),
-        copies=sum(nbytes_of(n, sizes) for n in targets),
+        copies=sum(nbytes_of(n, sizes) for n in (*targets, *plan.lasting.variables)),
         workspace=0,
     )
 

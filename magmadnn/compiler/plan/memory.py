@@ -139,12 +139,13 @@ class _Free:
 
 
 def _last_phases(plan: NativePlan) -> dict[Node, int]:
-    """The last phase that makes or reads values of each memory; what is wanted at the end is kept."""
+    """The last phase that makes or reads values of each memory; what is wanted later is kept."""
     last: dict[Node, int] = {}
     for work in plan.work:  # in the order of phases
         read = (operand for node in work.region.nodes for operand in node.inputs)
         for node in (*work.placed, *read):
             last[plan.owner(node)] = work.phase
-    for root in plan.program.roots:
-        last[plan.owner(root)] = len(plan.work)
+    kept = (node for work in plan.lasting.work for node in work.placed)
+    for node in (*plan.program.roots, *kept):
+        last[plan.owner(node)] = len(plan.work)
     return last

@@ -20,6 +20,7 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.program import Program
 
 from .arena import Arena
+from .lasting import Lasting, lasting_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,11 @@ class NativePlan:
     def changed(self) -> list[Node]:
         """Variables that it writes."""
         return [target for target, _ in self.program.updates]
+
+    @cached_property
+    def lasting(self) -> Lasting:
+        """The steps that a run does only if a variable has changed."""
+        return lasting_of(self.program, self.work)
 
     @cached_property
     def placeholders(self) -> list[Node]:

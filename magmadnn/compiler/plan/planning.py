@@ -45,6 +45,8 @@ ON_CPUS = frozenset(
     {"winograd", "fft", "indexed pads"}
 )  # algorithms that ops offer beside what they are made of by rule
 
+ONE_SAMPLE = "one sample"  # what ops offer for a run of a single one, beside these
+
 
 def on_program(run_pass: ProgramPass) -> Pass:
     """A pass over the program as one over the draft."""

@@ -35,6 +35,17 @@ def has_calls(program: Program) -> bool:
     return any(isinstance(node.op, Op) and node.op.by_library for node in nodes_inside(program))
 
 
+def offers(program: Program, library: str) -> bool:
+    """Whether an op of a program would be computed by what its record has under this name."""
+    for node in program.nodes():
+        make = node.op.by_library.get(library) if isinstance(node.op, Op) else None
+        if make is not None and 0 not in node.shape:
+            with scoped(node.path):
+                if make(*node.inputs, **node.attributes) is not None:
+                    return True
+    return False
+
+
 def _take_apart(
     node: Node, new: dict[Node, Node], done: set[Node], libraries: Collection[str]
 ) -> None:

@@ -61,6 +61,9 @@ _LEAST = 48.0  # of 1 / (1 / c + 1 / o): below, transforms cost more than produc
 # times as many outputs in whole tiles as there are, at most; and where products outweigh transforms by far
 _MOST_WASTE = 1.4
 _MUCH, _MOST_WASTE_OF_MUCH = 120.0, 1.6
+_FEW_TILES = (
+    8  # transformed filters take four times the memory: to read them takes longer than direct sums
+)
 
 
 def form_of(x: Any, w_shape: Shape, algorithm: str, settled: Attributes) -> Form | None:
@@ -82,6 +85,15 @@ def form_of(x: Any, w_shape: Shape, algorithm: str, settled: Attributes) -> Form
     weight = 1 / (1 / c + 1 / o)
     most = _MOST_WASTE_OF_MUCH if weight >= _MUCH else _MOST_WASTE
     return form if weight >= _LEAST and waste <= most else None
+
+
+def pays_for_many_only(x: Any, w_shape: Shape, algorithm: str, settled: Attributes) -> bool:
+    """Whether "auto" takes it for many images, though a single one has too few tiles."""
+    form = form_of(x, w_shape, algorithm, settled) if algorithm == "auto" else None
+    if form is None:
+        return False
+    counts = _known(x, w_shape, settled)[2:]
+    return math.prod(_tiles(counts, form)) < _FEW_TILES
 
 
 def check(words: OpWords, x: Any, w_shape: Shape, algorithm: str, settled: Attributes) -> None:

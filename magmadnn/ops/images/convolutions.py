@@ -130,6 +130,12 @@ def _by_winograd(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
     return None if form is None else _winograd.convolution(x, w, settled["padding"], form)
 
 
+def _for_one_sample(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
+    """The sums of a small image's windows, where fewer products pay for many images only; else None."""
+    few = _winograd.pays_for_many_only(x, w.shape, algorithm, settled)
+    return _products.convolution(x, w, **settled) if few else None
+
+
 def _by_fft(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
     """The convolution by Fourier transforms; None where they are not wanted."""
     return _fourier.convolution(x, w, settled) if algorithm == "fft" else None
@@ -268,6 +274,7 @@ convolution: Op = Op(
     decompose=_any_algorithm(_products.convolution),
     by_library={
         "fprop": _any_algorithm(_calls.convolution),
+        "one sample": _for_one_sample,
         "winograd": _by_winograd,
         "fft": _by_fft,
     },

@@ -39,6 +39,7 @@ from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, memories_of, tensor_of
 
 from .copied_tasks import CopiedTasks, copied_tasks, keep_tasks
+from .lasting_steps import LastingSteps
 from .loops import Loop, carried_memory, loop_kernels, moving_outputs
 from .matrices.lapack import caller_of, is_native
 from .tasks import Patch, Tasks
@@ -90,6 +91,7 @@ class Instance:
         plain = [n for n in self.arrays if n.op is VARIABLE and n not in held and n not in mirrors]
         self._memories = [(tensor_of(n).memory, n in targets) for n in plain]
         self._call = caller_of(plan, sizes)
+        self._lasting: LastingSteps | None = None  # comes first,
         self._early: Driver | None = None  # computes the outputs,
         self._late: Driver | None = None  # and then the updates
         if prepared:
@@ -164,7 +166,8 @@ class Instance:
     def _prepare(self, threads: int) -> None:
         """Drivers for what comes before outputs are known, and for what follows."""
         key = ("run", threads, *sorted(self.sizes.items()))
-        is_plain = not (self._timed or self._held or self._mirrors)
+        keeps = bool(self.plan.lasting.work) and not (self._timed or self._held)
+        is_plain = not (self._timed or self._held or self._mirrors or keeps)
         tasks = copied_tasks(self.plan, key, self.arena, self.arrays) if is_plain else None
         if tasks is None:
             drivers = self._make(threads, key if is_plain else None)
@@ -189,7 +192,22 @@ class Instance:
         ]
         if key is not None:
             keep_tasks(self.plan, key, self.arena, self.arrays, tasks, groups)
+        elif self.plan.lasting.work and not (self._timed or self._held):
+            groups[0] = self._without_lasting(tasks, groups[0])
         return [self._driver(tasks, phases) for phases in groups]
+
+    def _without_lasting(self, tasks: Tasks, phases: Sequence[list[Task]]) -> list[list[Task]]:
+        """Phases without the steps that are done only if a variable has changed."""
+        lasting = self.plan.lasting
+        first, rest = [
+            [[t for t in p if (tasks.work_of.get(id(t)) in lasting.work) is kept] for p in phases]
+            for kept in (True, False)
+        ]
+        driver = self._driver(tasks, [phase for phase in first if phase])
+        assert driver is not None
+        variables = [self.arrays[node] for node in lasting.variables]
+        self._lasting = LastingSteps(driver, variables, self._threads)
+        return [phase for phase in rest if phase]
 
     def tasks(
         self, threads: int, beside: Iterable[Kernel] = (), moving: Collection[Node] = ()
@@ -278,7 +296,8 @@ class Instance:
             if memory.device_valid:  # what a device has written comes to the host
                 memory.update_host(is_written)
         self._take(fed)
-        well = self._drive(self._early)
+        well = self._lasting is None or self._lasting.run(self._drive)
+        well = well and self._drive(self._early)
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
         if guard:
             well = well and all(map(is_finite, outputs))

@@ -1,4 +1,4 @@
-"""Kernels around steps that may be taken back: copies of variables, and whether numbers are finite."""
+"""Kernels that look after variables: copies of them, whether they differ, and whether numbers are finite."""
 
 from __future__ import annotations
 
@@ -30,6 +30,28 @@ class Save:
         with code.loop(code.larger(start, whole), end) as at:
             result[at] = source[at]
         code.settle()
+
+
+@dataclass(frozen=True)
+class FindDifferent:
+    """Sets `found`, int64, to 1 if one of the bytes `start` to `end` of two arrays differs."""
+
+    slots = ("start", "end", "source", "other", "found")
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        source, other = frame.array("source", I8), frame.array("other", I8)
+        start, end, wide = frame.integer("start"), frame.integer("end"), target.vector_bytes
+        whole = end - (end - start) % wide
+        differ = code.variable(code.zero(vector(I8, wide)))
+        with code.loop(start, whole, wide) as at:
+            differ.value = differ.value | (source.vector(at, wide) ^ other.vector(at, wide))
+        rest = code.variable(code.zero(I8))
+        with code.loop(whole, end) as at:
+            rest.value = rest.value | (source[at] ^ other[at])
+        for found in (code.any(differ.value.differs(0)), rest.value.differs(0)):
+            with code.when(found):
+                frame.array("found", I64)[0] = 1
 
 
 @dataclass(frozen=True)
