@@ -2,8 +2,8 @@
 
     python -m benchmarks.cpu.cold_start [--runs 5] [--size 224] [--batch 2]
 
-Shown are seconds since the start: after the import, after the network was built, after `fit` of one step; what
-a second `fit` of one step takes; and seconds of processors up to the end of the first. A hash of the
+Shown are seconds since the start: after the import, after the network was built, after `fit` of one step;
+what a second `fit` of one step takes; and seconds of processors up to the end of the first. A hash of the
 parameters after both tells whether two commits compute the same bits.
 """
 

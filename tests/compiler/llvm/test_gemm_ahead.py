@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.llvm.gemm.blocking import default_blocking
 from magmadnn.compiler.llvm.gemm.cache_hints import LINE_BYTES, Ahead, Announcing
-from magmadnn.compiler.llvm.gemm.register_tile import Side, Tile
+from magmadnn.compiler.llvm.gemm.register_tile import Side, Tile, largest_tile
 from magmadnn.compiler.llvm.gemm.strip import Beside, Panel, PanelOfA, Strip
 from magmadnn.compiler.llvm.ir.builder import F32, Code
 from magmadnn.compiler.llvm.ir.frame import Frame
-from magmadnn.compiler.llvm.ir.target import Target
+from magmadnn.compiler.llvm.ir.target import Target, host, named
 from magmadnn.compiler.llvm.kernel import block, load, scratch
+from tests.compiler.llvm.llvm_calls import gemm
 
 PER_LINE = LINE_BYTES // 4
 
@@ -120,3 +123,22 @@ def test_each_tile_announces_the_sums_of_the_next_one(resume, monkeypatch):
     expected = np.zeros_like(seen)
     expected[1 : tiles + 1, ::PER_LINE] = resume
     assert np.array_equal(seen, expected)
+
+
+@pytest.mark.parametrize(("rows", "announced"), [(24, False), (31, False), (32, True), (49, True)])
+def test_panels_whose_rows_crowd_caches_are_announced_for_some_rows(rows, announced, monkeypatch):
+    """Where operations on a vector take two turns; elsewhere caches would lose such lines."""
+    one_turn, two_turns = (named(cpu) for cpu in ("sapphirerapids", "znver4"))
+    tile = largest_tile(two_turns, 4)
+    made = default_blocking(two_turns, tile, 4)
+    assert default_blocking(one_turn, tile, 4).crowded_hint_rows > 1 << 20
+
+    def mark(self, array, index, written=True):
+        array[index] = 7.0
+
+    monkeypatch.setattr(Code, "prefetch", mark)
+    product = Gemm("float32", blocking=replace(made, columns=1056))  # no other test has it
+    a, b = np.ones((rows, 512), np.float32), np.zeros((512, 1024), np.float32)
+    gemm(product, a, b, np.zeros((rows, 96), np.float32), host())
+    touched = np.count_nonzero(b.any(axis=1))  # without hints their place stands still
+    assert touched == 512 if announced else touched <= 2

@@ -333,8 +333,10 @@ class Nest:
             crowded = crowded & ~there
         if self.transpose_b:
             return Ahead(start, row, code.select(depth > 0, wide, 0), depth)
-        rows = code.select(crowded, 0, depth)  # caches would lose them
-        return Ahead(start, row, rows, wide)
+        lost = crowded & (
+            block.rows < self.blocking.crowded_hint_rows
+        )  # by caches, or not worth it
+        return Ahead(start, row, code.select(lost, 0, depth), wide)
 
     def _are_kept(self, block: _Block) -> Value:
         """Whether there are copies of B for all blocks of rows."""
