@@ -144,7 +144,7 @@ class Op:
             made of pointwise ones and reductions. None where operands keep it whole.
         by_library: the same by functions of libraries, or by further algorithms, by their name: taken in
             place of `decompose` where the target has one; gives None for operands that it does not take.
-            "ranks" is by ops whose axes ranks can share, where its own they cannot.
+            "ranks": ops whose axes ranks can share, for an op whose own axes they cannot.
         library: the function that computes it, for ops of kind `LIBRARY`.
         kernel: what computes it, for ops of kind `KERNEL`.
         masked: for results of which some may become 0 before others are: `masked(node, y)` gives a node equal
@@ -235,10 +235,10 @@ class Op:
         operands, attributes = self.bind(args, attributes)
         handler: Any = None
         most = -2
-        for x in operands:  # the first of those with the strongest claim
-            claim: int = getattr(type(x), "__magmadnn_priority__", -1)
-            if claim > most:
-                handler, most = type(x), claim
+        for x in operands:  # the first with the highest priority: Node 0, Tensor 10, Operation 20
+            priority: int = getattr(type(x), "__magmadnn_priority__", -1)
+            if priority > most:
+                handler, most = type(x), priority
         if most < 0:
             if not any(dims_of(tuple(attributes.values()))):
                 return self.compute(as_arrays(self.words, operands), attributes)

@@ -36,8 +36,8 @@ from .data_parallel import DataParallel
 from .in_graph.whole_step import BUCKET_BYTES, GPU_BUCKET_BYTES
 from .pipelined.pipeline import Pipeline
 from .pipelined.stages import costs_of_layers, evened, layer_of, layers_in_order
-from .placements.concurrency import Shared, shared_by
 from .placements.distribute import Distribution, elements, sharing_rows
+from .placements.fewer_ranks import Shared, shared_by
 from .placements.model_parallel import Hybrid, ModelParallel
 from .placements.one_rank import of_rank
 from .placements.splits import Splittable, chosen, placements_of, splittable, with_slots, within
@@ -254,18 +254,15 @@ class _Planner:
     def _hybrid(self, count: int) -> Prediction:
         """Dense layers on all workers, or on the first 1, 2, 4 .. of them."""
         dense = [str(one.layer.path) for one in self._layers if one.is_dense]
-        found = (
-            [] if not dense else [self._on(count, dict.fromkeys(dense, n)) for n in _fewer(count)]
-        )
+        fewer = [self._on(count, dict.fromkeys(dense, n)) for n in _fewer(count) if dense]
         try:
             splits = chosen("Hybrid", self._layers, count, only_dense=True)
-            found.insert(
-                0, self._placed("hybrid", count, Hybrid(), Shared(splits), shares_rows=True)
-            )
         except ArgumentError:
-            if not found:
+            if not fewer:
                 raise
-        return min(found, key=self._rank)
+            return min(fewer, key=self._rank)
+        on_all = self._placed("hybrid", count, Hybrid(), Shared(splits), shares_rows=True)
+        return min([on_all, *fewer], key=self._rank)
 
     def _by_layer(self, best: Prediction) -> Prediction:
         """One Dense layer after the other on more or fewer workers, where that is quicker."""

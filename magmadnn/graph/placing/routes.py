@@ -85,7 +85,7 @@ def routed(before: Placement, after: Replicate | Shard, ranks: int) -> Routes:
 
 
 def _of_copies(have: tuple[int, ...], get: tuple[int, ...], after: Replicate | Shard) -> Routes:
-    """Who has a copy gives himself; the others are served in turns."""
+    """A rank that has a copy takes its own; the others get one from these in turns."""
     others = [to for to in get if to not in have]
     of = {to: to for to in get if to in have}
     of |= {to: have[number % len(have)] for number, to in enumerate(others)}

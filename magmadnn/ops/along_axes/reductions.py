@@ -348,7 +348,7 @@ def _deviations_nodes(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _two_sums(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """From the mean: sums of rows that ranks have can be added up."""
+    """The mean by a sum, and deviations by another one: ranks can add up such sums of their rows."""
     if x.dtype not in (np.float32, np.float64):
         return _deviations_nodes(x, axis, keepdims)
     centred = _centred(x, axis)

@@ -60,7 +60,7 @@ from magmadnn.optim.memory_check import BATCH
 
 WHOLE = Replicate()
 _ROWS = 64  # of a batch, where amounts are compared
-_FEW = 4096  # elements whose sending takes as long as the latency of another round
+_ROUND = 4096  # elements whose sending takes as long as the latency of another call
 _NEVER = 1e6  # how much dearer it is to bring a value together that shall stay in parts
 
 
@@ -149,7 +149,9 @@ class Distribution:
             if isinstance(placement, Shard) and node in self._stays
         }
         self._placed: dict[Node, dict[Placement, Node]] = {}
-        self._data: set[Node] = set()  # what is computed from no variables, but counters
+        self._data: set[Node] = (
+            set()
+        )  # nodes that depend on no variables but scalars, such as counters of steps
         self.placements: dict[Node, Placement] = {}
         order = topological(program.roots)
         for node in order:
@@ -222,7 +224,7 @@ class Distribution:
         return self._again(node, [self._as(i, whole) for i in node.inputs], node.attributes)
 
     def _groups(self, node: Node) -> list[On]:
-        """The ranks on which operands lie; all of them last, so that equal costs keep off the others."""
+        """The sets of ranks on which operands lie; all ranks last, so that fewer compute at equal costs."""
         for entry in node.path if self._within else ():
             if entry in self._within:
                 return [self._within[entry]]
@@ -256,7 +258,7 @@ class Distribution:
         if best is None:
             return None
         cost, name, on = best
-        if name is None and cost > _FEW and "ranks" in op.by_library:
+        if name is None and cost > _ROUND and "ranks" in op.by_library:
             return None
         if name is None:
             return Replicate(on), self._whole(node, on)
@@ -313,7 +315,7 @@ class Distribution:
     def _back(self, node: Node, result: Replicate | Shard) -> float:
         """What it costs to bring a result back to all ranks, where the largest operand lies on them all.
 
-        Data is none that others need afterwards: labels come to where the last layer is.
+        Data does not count, as nothing brings it back: labels move to the ranks of the last layer.
         """
         if result.on is None:
             return 0.0
@@ -355,7 +357,7 @@ class Distribution:
         for one in between:
             if one not in (before, after):
                 cost = travels(before, one, count, ranks) + travels(one, after, count, ranks)
-                found.append((cost + _FEW, [one, after]))
+                found.append((cost + _ROUND, [one, after]))
         return min(found, key=lambda way: way[0])
 
     # --- placing otherwise ------------------------------------------------------------------------

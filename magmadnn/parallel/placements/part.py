@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,9 +87,7 @@ class Part:
         if axis is None:  # the first of those that have a copy gives it
             shape = bind_shape(self.whole.shape, {})
             mine = self.own.value.read().reshape(-1) if self._comm.rank == self.on[0] else None
-            found = self._rows(mine, (int(np.prod(shape, dtype=np.int64)),), self.on[:1]).reshape(
-                shape
-            )
+            found = self._rows(mine, (math.prod(shape),), self.on[:1]).reshape(shape)
         else:
             shape = self.own.shape
             moved = (shape[axis], *shape[:axis], *shape[axis + 1 :])

@@ -99,23 +99,40 @@ def chosen(way: str, layers: Sequence[Splittable], ranks: int, only_dense: bool)
     Raises:
         ArgumentError: if no layer can be split.
     """
-    found, opened = {}, False
+    found = dict.fromkeys((str(one.layer.path) for one in layers), "data")
+    found |= dense_in_turns(layers, {}, ranks)
     for one in layers:
-        path = str(one.layer.path)
-        if not one.is_dense:
-            fits = not only_dense and one.fits("channels", ranks)
-            found[path] = "channels" if fits else "data"
-            continue
-        order = ("rows", "columns") if opened else ("columns", "rows")
-        split = next((s for s in order if one.fits(s, ranks)), "data")
-        opened = split == "columns"
-        found[path] = split
+        if not only_dense and not one.is_dense and one.fits("channels", ranks):
+            found[str(one.layer.path)] = "channels"
     if ranks > 1 and all(split == "data" for split in found.values()):
         there = ", ".join(one.sizes() for one in layers) or "none of Dense, Conv1D, Conv2D, Conv3D"
         raise ArgumentError(
             f"{way}: no layer can be split among {ranks} ranks: {there}; give layers sizes that {ranks} "
             "divides, or use DataParallel"
         )
+    return found
+
+
+def dense_in_turns(
+    layers: Sequence[Splittable], counts: Mapping[str, int], ranks: int
+) -> dict[str, str]:
+    """What Dense layers are split by: columns and rows in turns, where sizes allow it.
+
+    Args:
+        layers: that can be split, in the order of computation.
+        counts: how many ranks compute a layer, by path; all where nothing is said.
+        ranks: how many there are.
+    """
+    found: dict[str, str] = {}
+    columns_on = 0  # how many ranks have columns of the Dense layer before
+    for one in layers:
+        if one.is_dense:
+            count = counts.get(str(one.layer.path), ranks)
+            order = ("rows", "columns") if columns_on == count else ("columns", "rows")
+            is_whole = count == 1 < ranks
+            split = "data" if is_whole else next((s for s in order if one.fits(s, count)), "data")
+            columns_on = count if split == "columns" else 0
+            found[str(one.layer.path)] = split
     return found
 
 

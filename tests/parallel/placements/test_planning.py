@@ -10,6 +10,7 @@ import pytest
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, OutOfMemoryError
+from magmadnn.parallel.placements.splits import dense_in_turns, splittable
 
 DRAW = np.random.default_rng(5)
 IMAGES = DRAW.normal(size=(48, 12, 12, 3)).astype("f")
@@ -88,6 +89,24 @@ def test_fewer_workers_for_a_layer_where_that_is_quicker() -> None:
     for values in simulate(8, run):
         for name, value in expected.items():
             np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-5)
+
+
+def test_dense_layers_take_columns_and_rows_in_turns() -> None:
+    """Rows behind columns of as many ranks; whole on one of several, and where sizes do not allow it."""
+    layers = md.layers
+    model = md.Model(
+        [layers.Input(6), *(layers.Dense(units) for units in (8, 12, 11, 7, 4))],
+        loss="cross_entropy",
+        optimizer=md.optim.SGD(0.1),
+    )
+    roots = [output.node for output in model.outputs]
+    parts = splittable(roots, [parameter.node for parameter in model.parameters()])
+    found = dense_in_turns(parts, {}, 4)
+    assert list(found.values()) == ["columns", "rows", "rows", "data", "columns"]
+    found = dense_in_turns(parts, {"dense_1": 2, "dense_5": 1}, 4)
+    assert list(found.values()) == ["columns", "columns", "rows", "data", "data"]
+    found = dense_in_turns(parts, {}, 1)
+    assert list(found.values()) == ["columns", "rows", "columns", "rows", "columns"]
 
 
 def test_layers_that_all_workers_cannot_share() -> None:

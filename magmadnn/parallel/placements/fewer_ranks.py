@@ -8,7 +8,7 @@ from typing import Any
 
 from magmadnn.graph.placing import On
 
-from .splits import Splittable
+from .splits import Splittable, dense_in_turns
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,7 @@ class Shared:
     Attributes:
         splits: what a layer is split by, by path.
         some: the ranks of layers that only some compute, by path.
-        layouts: the same for `Hybrid`.
+        layouts: what `Hybrid(layers=...)` takes for it, by path.
     """
 
     splits: Mapping[str, str]
@@ -37,20 +37,12 @@ def shared_by(layers: Sequence[Splittable], counts: Mapping[str, int], ranks: in
     from magmadnn.dmath.layouts.recipes import Columns, Replicated, Rows
 
     recipes = {"columns": Columns, "rows": Rows, "data": Replicated}
-    splits: dict[str, str] = {}
-    some: dict[str, On] = {}
-    layouts: dict[str, Any] = {}
-    opened = 0  # how many ranks have columns of the layer before
-    for one in layers:
-        if not one.is_dense:
-            continue
-        path = str(one.layer.path)
-        count = counts.get(path, ranks)
-        order = ("rows", "columns") if opened == count else ("columns", "rows")
-        split = next((s for s in order if count > 1 and one.fits(s, count)), "data")
-        opened = count if split == "columns" else 0
-        splits[path] = split
-        if count < ranks:
-            some[path] = tuple(range(count))
-        layouts[path] = recipes[split](on=some[path]) if path in some else split
+    splits = dense_in_turns(layers, counts, ranks)
+    some: dict[str, On] = {
+        path: tuple(range(counts[path])) for path in splits if counts.get(path, ranks) < ranks
+    }
+    layouts: dict[str, Any] = {
+        path: recipes[split](on=some[path]) if path in some else split
+        for path, split in splits.items()
+    }
     return Shared(splits, some, layouts)
