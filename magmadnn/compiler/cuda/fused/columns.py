@@ -45,7 +45,7 @@ _REGISTERS = 64, 96  # of a thread, roughly; of one with a large group
 # that a thread with neighbouring columns has on their way, in up to as many rows: few enough registers are
 # left then that two blocks share a multiprocessor
 _AHEAD_BYTES = 64
-TOLD_AT_ONCE = 2  # sums of groups of columns, which share the memory where lanes tell them in turn
+COMBINED_AT_ONCE = 2  # reductions of groups of columns, where these use shared memory in turn
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ColumnsVariant(OfParts):
 
 
 def in_turn(kernel: Columns, width: int) -> bool:
-    """Whether reductions share the memory in which lanes tell each other their results."""
+    """Whether reductions use the same shared memory in turn to combine the results of lanes."""
     return width > 1 and not kernel.sums
 
 
@@ -98,7 +98,7 @@ class _Text:
     def __init__(self, variant: ColumnsVariant, name: str) -> None:
         self.variant, self.kernel, self.name = variant, variant.kernel, name
         self.lines = Lines()
-        self.memory: dict[str, str] = {}  # in which lanes tell each other results of reductions
+        self.memory: dict[str, str] = {}  # shared memory by reduction
 
     def function(self) -> Function:
         """All of the function."""
@@ -345,7 +345,7 @@ class _Text:
         self._combine([r for r in self.kernel.reduce if r not in later])
         if not later:
             return
-        self._tell_totals()
+        self._share_totals()
         if kernel.joins:
             count_rows_of_blocks(lines, kernel)
             (self._held if self.variant.steps else self._in_a_loop)(self._join)
@@ -359,7 +359,7 @@ class _Text:
         join(self.lines, Writer(self.lines, leaf, self.kernel.dtype), self.kernel)
 
     def _combine(self, reductions: Sequence[Reduction]) -> None:
-        """Results of the lanes two by two: all of them at once, or so many as share memory in turn."""
+        """Results of the lanes two by two: of all reductions at once, or of a few in turn."""
         if self.variant.lanes == 1:
             return
         across = self.variant.across * self.variant.width
@@ -369,14 +369,14 @@ class _Text:
             lanes = self.variant.lanes // 2
             self.lines.add(f"__shared__ {kind} {name}[{lanes}][{across}];")
         self.memory |= memory
-        count = TOLD_AT_ONCE if in_turn(self.kernel, self.variant.width) else len(reductions)
+        count = COMBINED_AT_ONCE if in_turn(self.kernel, self.variant.width) else len(reductions)
         for first in range(0, len(reductions), max(count, 1)):
             self._halve(reductions[first : first + count])
 
     def _memory_of(self, reduction: Reduction, number: int) -> str:
-        """Where lanes tell each other their results."""
+        """The shared memory in which results of the lanes are combined."""
         if in_turn(self.kernel, self.variant.width):
-            return f"of_{TYPES[reduction.dtype]}_{number % TOLD_AT_ONCE}"
+            return f"of_{TYPES[reduction.dtype]}_{number % COMBINED_AT_ONCE}"
         return f"of_{reduction.name}"
 
     def _halve(self, reductions: Sequence[Reduction]) -> None:
@@ -392,16 +392,16 @@ class _Text:
         lines.add("__syncthreads();")
         lines.add("}")
 
-    def _tell_totals(self) -> None:
+    def _share_totals(self) -> None:
         """All lanes get the sums that the first has, from which each computes the mean."""
         if self.variant.lanes == 1:
             return
         names = dict.fromkeys(before.name for before in self.kernel.sums.values())
-        told = {self._at(name, "0"): f"{name}_s" for name in names}
+        shared = {self._at(name, "0"): f"{name}_s" for name in names}
         self.lines.add("if (threadIdx.y == 0)")
-        self._of_columns(lambda: self._assign(told.items()))
+        self._of_columns(lambda: self._assign(shared.items()))
         self.lines.add("__syncthreads();")
-        self._of_columns(lambda: self._assign((name, at) for at, name in told.items()))
+        self._of_columns(lambda: self._assign((name, at) for at, name in shared.items()))
 
     def _assign(self, pairs: Iterable[tuple[str, str]]) -> None:
         for to, value in pairs:
@@ -417,7 +417,7 @@ class _Text:
         self.lines.add("}")
 
     def _at(self, name: str, lane: str) -> str:
-        """Where a lane's number for a column is told."""
+        """The place in shared memory of a lane's number for a column."""
         beside = (
             "threadIdx.x" if self.variant.width == 1 else f"threadIdx.x * {self.variant.width} + v"
         )
@@ -428,11 +428,11 @@ class _Text:
             self.lines.add(f"{self._at(one.name, 'threadIdx.y - half')} = {one.name}_s;")
 
     def _take(self, reductions: Sequence[Reduction]) -> None:
-        """Add what the lane `half` behind has told."""
+        """Add the number of the lane `half` behind."""
         for one in reductions:
-            name, told = f"{one.name}_s", self._at(one.name, "threadIdx.y")
+            name, other = f"{one.name}_s", self._at(one.name, "threadIdx.y")
             combined = "plus" if one.kind == DEVIATIONS else COMBINED[one.kind]
-            self.lines.add(f"{name} = {combined}({name}, {told});")
+            self.lines.add(f"{name} = {combined}({name}, {other});")
 
     def _store(self) -> None:
         """The results' formulas, all computed before anything is stored."""

@@ -11,7 +11,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.operands import FULL
 
-from .columns import ACROSS, LARGE_GROUP, TOLD_AT_ONCE, UNROLL, ColumnsVariant, in_turn
+from .columns import ACROSS, COMBINED_AT_ONCE, LARGE_GROUP, UNROLL, ColumnsVariant, in_turn
 
 # groups of columns of a block, where they are large and matrices are cut in pieces
 _ACROSS_OF_GROUPS = 16
@@ -20,7 +20,7 @@ _ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for
 _ROWS_OF_A_JOIN = 8  # likewise, where what blocks have made is combined
 _FEW_STEPS = 8  # where a thread has one column of a piece
 # bytes of shared memory: kernels that are merged have theirs beside each other
-_MOST_TOLD = 16 << 10
+_MOST_SHARED = 16 << 10
 
 
 def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
@@ -45,8 +45,8 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
             while lanes >= _MOST_LANES and lanes * across < _MOST_LANES * _ACROSS_OF_GROUPS:
                 lanes *= 2
         least = 0 if kernel.in_pieces else ACROSS * chip.processors // 2
-        room = lanes // 2 * across * _told_bytes(kernel)
-        while width > 1 and (room * width > _MOST_TOLD or columns < least * width):
+        room = lanes // 2 * across * _shared_bytes(kernel)
+        while width > 1 and (room * width > _MOST_SHARED or columns < least * width):
             width //= 2
     steps = -(-rows // lanes)
     at_once = steps <= UNROLL and width == 1
@@ -55,12 +55,12 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     return Launch(variant, grid, (across, lanes, 1), arguments_of(variant, values))
 
 
-def _told_bytes(kernel: Columns) -> int:
+def _shared_bytes(kernel: Columns) -> int:
     """Bytes of shared memory for a column of a group and each two lanes."""
     if not in_turn(kernel, LARGE_GROUP):
         return sum(ITEM_BYTES[r.dtype] for r in kernel.reduce)
     counts = Counter(r.dtype for r in kernel.reduce)
-    return sum(ITEM_BYTES[dtype] * min(n, TOLD_AT_ONCE) for dtype, n in counts.items())
+    return sum(ITEM_BYTES[dtype] * min(n, COMBINED_AT_ONCE) for dtype, n in counts.items())
 
 
 def _across(width: int, columns: int) -> int:

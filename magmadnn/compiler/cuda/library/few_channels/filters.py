@@ -8,7 +8,8 @@ from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
-from .sizes import Few, head, taps_at_once, together
+from .sizes import Few, taps_at_once, together
+from .text import head
 
 OUTPUTS, LANES = 8, 32  # of a block of the kernel that adds parts
 _THREADS = 256
@@ -40,17 +41,12 @@ class FewFilters:
 
     @cached_property
     def windows(self) -> int:
-        """Neighbouring windows that it takes at once; those that are left of a row come then."""
+        """Neighbouring windows that it takes at once; what is left of a row comes behind them."""
         columns = self.of.windows[1]
         for count in (*(n for n in _WINDOWS if columns % n == 0), *_WINDOWS, 3, 2):
-            if count <= columns and len(self._columns(count)) <= _MOST_READ:
+            if count <= columns and len(self.of.columns_read(count, self.taps)) <= _MOST_READ:
                 return count
         return 1
-
-    def _columns(self, windows: int) -> list[int]:
-        """Columns of an image that these read, from the first one on."""
-        step, apart = self.of.strides[1], self.of.dilation[1]
-        return sorted({q * step + s * apart for q in range(windows) for s in range(self.taps)})
 
     @property
     def owners(self) -> int:
@@ -119,7 +115,8 @@ class FewFilters:
         """Lines that add the products of so many windows from `q` on."""
         if windows == 0:
             return ""
-        of, each, read = self.of, together(self.of.outputs), self._columns(windows)
+        of, each = self.of, together(self.of.outputs)
+        read = of.columns_read(windows, self.taps)
         lines = f"""        const int left = q * {of.strides[1]} + tap * {of.dilation[1]} - {of.padding[1]};
         {of.item} a[{len(read)}];
         Vec<{of.item}, {each}> b[{windows}];

@@ -8,7 +8,8 @@ from itertools import product
 
 from magmadnn.backends.cpu.forks import cached_property
 
-from .sizes import THREADS, Few, each_weight, head, largest_divisor, stores, taps_at_once
+from .sizes import THREADS, Few, largest_divisor, taps_at_once
+from .text import each_weight, head, stores
 
 _OUTPUTS, _PLACES = 6, 4  # of a thread, at most
 _MOST_SUMS, _MOST_READ = 32, 20  # of a thread: sums; places of a row that it reads for some taps
@@ -55,16 +56,11 @@ class FewForward:
     def windows(self) -> int:
         """Neighbouring windows that it computes."""
         for count in range(_PLACES, 1, -1):
-            few = count * self.outputs <= _MOST_SUMS and len(self._columns(count)) <= _MOST_READ
+            read = self.of.columns_read(count, self.taps)
+            few = count * self.outputs <= _MOST_SUMS and len(read) <= _MOST_READ
             if self.of.windows[1] % count == 0 and few:
                 return count
         return 1
-
-    def _columns(self, windows: int) -> list[int]:
-        """Columns of an image that they read, from the first one on."""
-        step, apart = self.of.strides[1], self.of.dilation[1]
-        found = {p * step + s * apart for p in range(windows) for s in range(self.taps)}
-        return sorted(found)
 
     def threads(self, images: int) -> int:
         """How many there are for so many images."""
@@ -74,7 +70,7 @@ class FewForward:
     @cached_property
     def at_once(self) -> tuple[int, int]:
         """Rows of a filter, and channels, whose places are read before the first of them is multiplied."""
-        each = len(self._columns(self.windows))
+        each = len(self.of.columns_read(self.windows, self.taps))
         if each * self.of.channels > _LOADS:
             return 1, 1
         rows = largest_divisor(self.of.size[0], _LOADS // (each * self.of.channels))
@@ -86,7 +82,7 @@ class FewForward:
         (height, width), (rows, columns), (tall, wide) = of.places, of.windows, of.size
         own, o, c = self.outputs, of.outputs, of.channels
         pieces, groups = columns // self.windows, o // own
-        read, (tall_once, some) = self._columns(self.windows), self.at_once
+        read, (tall_once, some) = of.columns_read(self.windows, self.taps), self.at_once
         loads = "".join(
             f"            {{ const int column = left + {at}; a[i][k][{number}] = "
             f"seen && {of.inside('column')} ? from[column * {c} + k] : {item}(0); }}\n"

@@ -7,7 +7,8 @@ from itertools import product
 
 from magmadnn.backends.cpu.forks import cached_property
 
-from .sizes import THREADS, Few, each_weight, head, largest_divisor, stores, taps_at_once, together
+from .sizes import THREADS, Few, largest_divisor, taps_at_once, together
+from .text import each_weight, head, stores
 
 _PLACES, _MOST_SUMS = 4, 16  # of a thread, at most
 _AT_ONCE, _MOST_READ = 2, 64  # groups of channels that are read at once; elements of them

@@ -1,14 +1,12 @@
-"""Convolutions of few channels by kernels of our own: which they are, and how a row is cut for threads."""
+"""Which convolutions are computed by kernels of our own, and how rows are shared out among threads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magmadnn.backends.cuda.engine import ConvolutionNode
 from magmadnn.compiler.cuda.text.formulas import MEMORY
-from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
 MOST_INPUTS, MOST_OUTPUTS = 8, 16  # channels
@@ -17,7 +15,6 @@ THREADS = 128
 _MOST_THREADS = 1024
 _MOST_MODELS = (1 << 16) - 1  # rows of blocks
 _MOST_TAPS = 11  # of a row of a filter, that a thread takes at once
-AHEAD = 14  # elements whose loads begin together
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,11 @@ class Few:
         moves = ((slot, steps.get(kind, kind)) for slot, kind in slots.items())
         return "".join(f"  {slot} += (i64)blockIdx.y * ({step});\n" for slot, step in moves)
 
+    def columns_read(self, windows: int, taps: int) -> list[int]:
+        """Columns of an image that neighbouring taps of neighbouring windows read, from the first one on."""
+        step, apart = self.strides[1], self.dilation[1]
+        return sorted({q * step + s * apart for q in range(windows) for s in range(taps)})
+
     @property
     def filter_bytes(self) -> int:
         """Bytes of all filters together, which a block has in shared memory."""
@@ -120,40 +122,3 @@ def taps_at_once(wide: int, most: int = _MOST_TAPS) -> int:
 def together(channels: int) -> int:
     """How many neighbouring channels are loaded at once: a power of two that divides all."""
     return math.gcd(channels, 4)
-
-
-def each_weight(of: Few) -> str:
-    """A loop of a block over all elements of filters, many of which are on their way at once."""
-    return f"""#pragma unroll {min(-(-of.taps * of.outputs // THREADS), AHEAD)}
-  for (u32 e = threadIdx.x; e < {of.taps * of.outputs}u; e += {THREADS})
-"""
-
-
-def head(name: str, slots: tuple[str, ...], item: str, shared_bytes: int) -> str:
-    """The beginning of a function; `filters` is its shared memory."""
-    integers = ("images", "each", "parts")
-    kinds = ", ".join(
-        f"i64 {slot}"
-        if slot in integers
-        else f"{'' if slot == 'result' else 'const '}{item} *{slot}"
-        for slot in slots
-    )
-    return f"""extern "C" __global__ void {name}({kinds}) {{
-  SHARED_MEMORY({shared_bytes})
-{BEGIN}  {item} *const filters = ({item} *)memory;"""
-
-
-def stores(item: str, width: int, elements: Sequence[tuple[int, str]]) -> str:
-    """Lines that store numbers at places from `to` on, `width` neighbours together.
-
-    Args:
-        item: their type.
-        width: how many there are in a row of each group, which begins at a multiple of that.
-        elements: places, in order, and numbers as text.
-    """
-    lines = ""
-    for first in range(0, len(elements), width):
-        at, _ = elements[first]
-        values = ", ".join(text for _, text in elements[first : first + width])
-        lines += f"  store<{width}>(to + {at}, Vec<{item}, {width}>{{{{{values}}}}});\n"
-    return lines
