@@ -15,13 +15,13 @@ import numpy as np
 
 from magmadnn.backends.cpu.blas_threads import FEW_ROWS, blas_threads
 from magmadnn.graph.op import Array
+from magmadnn.memory.dtypes import BLAS_LETTERS
 
 from ._matrices import refuse_unless_finite
 
 _TRIANGLE = 64  # rows of triangles on a diagonal
-_PADDED = 128  # rows and columns from which on the few microseconds are worth it
+_PADDED = 128  # rows and columns from which on gaps between columns save more than they cost
 _PIECE = 8192  # elements; OpenBLAS takes several threads from 10,000 on
-_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
 @cache
@@ -41,7 +41,7 @@ def routine(name: str, a: Array) -> Any:
     found = lapack()
     if found is None:
         return None
-    function = getattr(found, _LETTERS[a.dtype.char] + name)
+    function = getattr(found, BLAS_LETTERS[a.dtype.char] + name)
     threads = blas_threads() if max(a.shape) < FEW_ROWS else None
     return function if threads is None else partial(threads.on_one, function)
 
@@ -52,7 +52,7 @@ def is_finite(x: Array) -> bool:
     The sums are of pieces which NumPy's BLAS adds up on one thread: a second thread of it would wait for more
     work, and take a core from SciPy's BLAS, which factorises next.
     """
-    if type(x) is np.ndarray and x.dtype.char in _LETTERS and x.flags.forc:
+    if type(x) is np.ndarray and x.dtype.char in BLAS_LETTERS and x.flags.forc:
         line = x.reshape(-1, order="A")
         pieces = (line[start : start + _PIECE] for start in range(0, line.size, _PIECE))
         if all(math.isfinite(abs(np.vdot(piece, piece))) for piece in pieces):
@@ -92,7 +92,7 @@ def _factor_at_once(a: Array) -> Array | None:
     """The Cholesky factor: potrf of the transpose, which has it in the order of columns."""
     if _are_many(a):
         return _stack("potrf", (), (a,), a.shape[-2:])
-    if a.ndim != 2 or not a.size or a.dtype.char not in _LETTERS:
+    if a.ndim != 2 or not a.size or a.dtype.char not in BLAS_LETTERS:
         return None
     function = routine("potrf", a)
     if function is None:
@@ -124,7 +124,7 @@ def triangle_at_once(a: Array, b: Array, lower: bool, transpose: bool) -> Array 
         refuse_unless_finite("solve_triangular", "b", b)
     if _are_many(a, b):
         return _stack("trsm", (lower, transpose), (a, b), b.shape[-2:])
-    if a.ndim != 2 or b.ndim != 2 or not (a.size and b.size) or a.dtype.char not in _LETTERS:
+    if a.ndim != 2 or b.ndim != 2 or not (a.size and b.size) or a.dtype.char not in BLAS_LETTERS:
         return None
     function = routine("trtrs", a)
     if function is None or b.dtype != a.dtype:
@@ -137,7 +137,7 @@ def solution_at_once(a: Array, b: Array, transpose: bool, of: str) -> Array | No
     """Solutions by factors of the transpose, which lies in the order of columns."""
     if _are_many(a, b):
         return _stack("gesv", (transpose,), (a, b), b.shape[-2:])
-    if a.ndim != 2 or b.ndim != 2 or not (a.size and b.size) or a.dtype.char not in _LETTERS:
+    if a.ndim != 2 or b.ndim != 2 or not (a.size and b.size) or a.dtype.char not in BLAS_LETTERS:
         return None
     factorise, solve = routine("getrf", a), routine("getrs", a)
     if factorise is None or b.dtype != a.dtype or not (is_finite(a) and is_finite(b)):
@@ -156,7 +156,7 @@ def inverse_at_once(a: Array) -> Array | None:
     factors, exchanges, wrong = routine("getrf", a)(a.T)
     if wrong:
         return None
-    room = _room("getri", _LETTERS[a.dtype.char], len(a))
+    room = _room("getri", BLAS_LETTERS[a.dtype.char], len(a))
     found, worse = routine("getri", a)(factors, exchanges, lwork=room, overwrite_lu=1)
     return None if worse else found.T
 
@@ -200,7 +200,7 @@ def least_squares_at_once(a: Array, b: Array, limit: float) -> tuple[Array, Arra
     """The shortest x with the least |a x - b| of one matrix, its singular values and rank, by gelsd."""
     if lapack() is None or not (_is_one(a) and _is_one(b)) or a.dtype != b.dtype:
         return None
-    (m, n), letter = a.shape, _LETTERS[a.dtype.char]
+    (m, n), letter = a.shape, BLAS_LETTERS[a.dtype.char]
     right = np.zeros((max(m, n), b.shape[1]), a.dtype, order="F")
     right[:m] = b
     rooms = _rooms_of_gelsd(letter, m, n, b.shape[1])
@@ -223,7 +223,7 @@ def _is_one(a: Array) -> bool:
         isinstance(a, np.ndarray)
         and a.ndim == 2
         and bool(a.size)
-        and a.dtype.char in _LETTERS
+        and a.dtype.char in BLAS_LETTERS
         and a.dtype.isnative
     )
 
@@ -252,7 +252,7 @@ def _upper(a: Array) -> Array:
 
 
 def _on_padded(name: str, a: Array, *settings: bool) -> Any:
-    """What is made of a large matrix by rows that are kept apart; None of small ones."""
+    """What a function of `runtime/cpu/matrices/single.py` gives of a large matrix; None of a small one."""
     if min(a.shape) < _PADDED:
         return None
     from magmadnn.runtime.cpu.matrices import single
@@ -267,7 +267,7 @@ def reflections_at_once(a: Array, full: bool) -> tuple[Array, Array] | None:
     apart: tuple[Array, Array] | None = _on_padded("reflections_of", a, full)
     if apart is not None:
         return apart
-    letter, (m, n) = _LETTERS[a.dtype.char], a.shape
+    letter, (m, n) = BLAS_LETTERS[a.dtype.char], a.shape
     k = min(m, n)
     count = m if full else k
     made = "ungqr" if letter in "cz" else "orgqr"
@@ -289,7 +289,7 @@ def singular_at_once(a: Array, vectors: bool, full: bool) -> tuple[Array, ...] |
     apart: tuple[Array, ...] | None = _on_padded("singular_of", a, vectors, full)
     if apart is not None:
         return apart
-    letter, (m, n) = _LETTERS[a.dtype.char], a.shape
+    letter, (m, n) = BLAS_LETTERS[a.dtype.char], a.shape
     room = _room("gesdd", letter, n, m, int(vectors), int(full))
     v, s, u, wrong = routine("gesdd", a)(
         a.T, compute_uv=int(vectors), full_matrices=int(full), lwork=room

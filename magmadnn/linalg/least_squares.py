@@ -1,4 +1,4 @@
-"""Least squares and pseudo-inverses, by singular values; on a GPU by QR where these say that it will do."""
+"""Least squares and pseudo-inverses by singular values; on a GPU by QR where the rank is full."""
 
 from __future__ import annotations
 
@@ -275,10 +275,8 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
         NumericError: if an operand holds NaN or infinity.
         ShapeError: if the sizes do not fit.
     """
-    if _are_high_on_gpu(a, b):
-        with suppress(
-            NumericError, ShapeError, ArgumentError
-        ):  # which the other way raises as well
+    if _are_tall_on_gpu(a, b):
+        with suppress(NumericError, ShapeError, ArgumentError):  # which `_by_values` raises too
             *found, is_full = _by_reflections(a, b, rcond)
             if is_full.item():
                 return LstsqResult(*found)
@@ -314,8 +312,8 @@ def _with_rest(a: Any, x: Any, b: Any, s: Any, limit: float, is_vector: bool) ->
     return x, residuals, rank, s
 
 
-def _are_high_on_gpu(a: Any, b: Any) -> bool:
-    """Whether they lie on a GPU: real matrices, not wider than high, and right sides that fit."""
+def _are_tall_on_gpu(a: Any, b: Any) -> bool:
+    """Whether they lie on a GPU: real matrices with m >= n, and right sides of their dtype."""
     if type(a) is not Tensor or type(b) is not Tensor or not lies_on_gpu(a.memory):
         return False
     if a.dtype.char not in "fd" or b.dtype != a.dtype or a.ndim < 2 or not (a.size and b.size):
@@ -325,20 +323,18 @@ def _are_high_on_gpu(a: Any, b: Any) -> bool:
 
 @on_gpu("a", "b")
 def _by_reflections(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
-    """The results if all matrices have full rank, by QR, and whether they do: else x holds anything.
+    """What `lstsq` gives where all matrices have full rank, by QR, and whether they do; else x is undefined.
 
-    The singular values are those of R, which say the rank as those of A do; their vectors are not wanted.
+    The singular values are those of R, which are those of A; singular vectors are not computed.
     """
-    if isinstance(
-        a, Tensor
-    ):  # the device cannot do it: the host looks at what is wrong by `_by_values`
+    if isinstance(a, Tensor):  # the device cannot do it: `_by_values` says what is wrong
         raise NumericError("lstsq: QR is for the device alone")
     limit, m = settled_rcond("lstsq", a, rcond), a.shape[-2]
     right = expand_dims(b, -1) if b.ndim == 1 else b
     both = reflections(a, full=False)
     q, lower = both[..., :m, :], both[..., m:, :]
     s = values_of("lstsq", "a", lower)
-    zeros = equal(diagonal(lower), 0)  # a triangle with such has no solutions
+    zeros = equal(diagonal(lower), 0)  # a triangle with a zero on its diagonal has no inverse
     safe = lower + with_diagonal(where(zeros, np.ones((), a.dtype), 0))
     x = solve_triangular(safe, matmul(adjoint(q), right), lower=True, transpose=True)
     is_full = min_(where(greater(s[..., -1], s[..., 0] * limit), np.int64(1), np.int64(0)))

@@ -13,6 +13,8 @@ BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 _NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 bool".split()
 DTYPES: dict[str, np.dtype[Any]] = {**{n: np.dtype(n) for n in _NAMES}, "bfloat16": BFLOAT16}
 COMPLEX: dict[str, np.dtype[Any]] = {n: np.dtype(n) for n in ("complex64", "complex128")}
+BLAS_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
+"""How names of BLAS and LAPACK begin, by the character of a dtype."""
 _BY_NAME = {**DTYPES, **COMPLEX}
 _KNOWN = frozenset(_BY_NAME.values())
 

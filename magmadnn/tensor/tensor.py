@@ -25,14 +25,15 @@ from . import init as initialisers
 from ._indexing import assigning, indexing, settled_index
 from ._layout import address_of, as_shape, fetched, filled, flat
 from ._value_operators import ValueOperators
-from .eager.known import Lies, known_call, with_types
+from .eager.device_layout import HasDeviceLayout
+from .eager.known import known_call, with_types
 from .eager.operands import lies_on_gpu
 from .eager.programs import PROGRAMS, Results, Traced
 
 Array = NDArray[Any]
 
 
-class Tensor(ValueOperators, Lies):
+class Tensor(ValueOperators, HasDeviceLayout):
     """Values of one dtype in an array of any number of axes; computes at once.
 
     Args:
@@ -456,12 +457,9 @@ class Tensor(ValueOperators, Lies):
             raise AttributeError(f"__cuda_array_interface__: {self.kind.name} is host memory")
         address = self._memory.device_pointer(write=True) + self.offset * self.dtype.itemsize
         return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (address if self.size else 0, False),
-            "strides": self.strides,
-            "version": 3,
-        }
+            "shape": self.shape, "typestr": self.dtype.str, "data": (address if self.size else 0, False),
+            "strides": self.strides, "version": 3,
+        }  # fmt: skip
 
 
 def holding_results(results: Results) -> list[Tensor]:

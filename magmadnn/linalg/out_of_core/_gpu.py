@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import OutOfMemoryError
+from magmadnn.memory.dtypes import BLAS_LETTERS
 
 from .place import Array, HostArray, Mark
 
@@ -14,7 +15,6 @@ from .place import Array, HostArray, Mark
 _AS_IT_IS, _CONJUGATE = 0, 2
 _LEFT, _RIGHT = 0, 1
 _LOWER, _UPPER = 0, 1
-_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 _TO_DEVICE, _TO_HOST = 1, 2
 _PART_OF_FREE = 0.9  # what is used of the memory that is free: libraries want some as well
 
@@ -49,7 +49,7 @@ class GpuPlace:
         return int(self._cupy.cuda.runtime.memGetInfo()[0] * _PART_OF_FREE)
 
     def workspace(self, rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-        solver, letter = self._cupy.cuda.cusolver, _LETTERS[dtype.char]
+        solver, letter = self._cupy.cuda.cusolver, BLAS_LETTERS[dtype.char]
         handle = self._cupy.cuda.device.get_cusolver_handle()
         elimination = getattr(solver, f"{letter}getrf_bufferSize")(handle, rows, columns, 0, rows)
         square = getattr(solver, f"{letter}potrf_bufferSize")(handle, _UPPER, columns, 0, columns)
@@ -121,7 +121,7 @@ class GpuPlace:
     # --- arithmetic -------------------------------------------------------------------------------
 
     def _blas(self, name: str, dtype: np.dtype[Any], *arguments: Any) -> None:
-        function = getattr(self._cupy.cuda.cublas, _LETTERS[dtype.char] + name)
+        function = getattr(self._cupy.cuda.cublas, BLAS_LETTERS[dtype.char] + name)
         function(self._cupy.cuda.device.get_cublas_handle(), *arguments)
 
     def subtract(self, c: Array, a: Array, b: Array, *, flip_a: bool, flip_b: bool) -> None:
@@ -140,7 +140,7 @@ class GpuPlace:
     def factor(self, a: Array) -> Array:
         n = a.shape[0]
         found = self._cupy.zeros(1, "int32")
-        solver, letter = self._cupy.cuda.cusolver, _LETTERS[a.dtype.char]
+        solver, letter = self._cupy.cuda.cusolver, BLAS_LETTERS[a.dtype.char]
         handle = self._cupy.cuda.device.get_cusolver_handle()
         words = getattr(solver, f"{letter}potrf_bufferSize")(handle, _UPPER, n, a.data.ptr, n)
         getattr(solver, f"{letter}potrf")(
@@ -180,7 +180,7 @@ class GpuPlace:
         columns = spare[: rows * n].reshape(n, rows)
         columns[...] = a.T
         exchanges, found = self._cupy.empty(n, "int32"), self._cupy.zeros(1, "int32")
-        solver, letter = self._cupy.cuda.cusolver, _LETTERS[a.dtype.char]
+        solver, letter = self._cupy.cuda.cusolver, BLAS_LETTERS[a.dtype.char]
         handle = self._cupy.cuda.device.get_cusolver_handle()
         where = columns.data.ptr
         words = getattr(solver, f"{letter}getrf_bufferSize")(handle, rows, n, where, rows)

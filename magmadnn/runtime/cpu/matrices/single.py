@@ -1,6 +1,6 @@
 """One matrix of a hundred rows or more, by LAPACK on rows that begin an odd number of cache lines apart.
 
-Columns that lie a power of two apart share few places of a cache, where routines that go along rows (geqrf,
+Columns that lie a power of two apart map to few sets of a cache, where routines that go along rows (geqrf,
 gebrd, and what multiplies by their reflections) take up to 1.5 times as long. SciPy's wrappers leave no gaps
 between columns, so this calls the functions that it exports. Matrices are given to LAPACK as its columns: the
 rows of an array here.
@@ -22,30 +22,27 @@ import numpy as np
 from magmadnn.backends.cpu.blas_threads import FEW_ROWS, blas_threads
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind
+from magmadnn.memory.dtypes import BLAS_LETTERS
 from magmadnn.memory.pool import HOST_SOURCE, POOLS, host_bytes
 
 from .lapack import address_of
 
-FEW_OF_FACTORS = (
-    576  # rows: QR and SVD with gaps on one thread take less than others on two, quiet or not
-)
-_LINE, _STRIP, _TRIANGLE = (
-    64,
-    16,
-    64,
-)  # bytes of a cache line; rows turned at once; rows of a triangle
-_POOLED = 256 << 10  # bytes, from which on memory is what is kept: new pages take as long as a copy
-_TRIANGLES, _KEPT = (
-    65 * 64,
-    256,
-)  # numbers in which ormqr makes triangles, or goes column by column; sizes that are known
-_wanted: dict[tuple[object, ...], int] = {}
-_LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
+# rows below which QR and SVD with gaps on one thread take less time than others on two, quiet or not
+FEW_OF_FACTORS = 576
+_LINE = 64  # bytes of a cache line
+_STRIP = 16  # rows that are transposed at once
+_TRIANGLE = 64  # rows of a block on the diagonal
+_POOLED = (
+    256 << 10
+)  # bytes from which on memory comes from the pool: new pages take as long as a copy
+_TRIANGLES = 65 * 64  # numbers that ormqr wants beside its workspace, to work in blocks of columns
+_KEPT = 256  # sizes whose workspace is known
+_wanted: dict[tuple[object, ...], int] = {}  # numbers of workspace, by function and sizes
 
 
 def reflections_of(a: Array, full: bool) -> tuple[Array, Array] | None:
     """Q [m, k] and R [k, n], k the smaller size or m, by geqrf and orgqr."""
-    (m, n), letter = a.shape, _LETTERS[a.dtype.char]
+    (m, n), letter = a.shape, BLAS_LETTERS[a.dtype.char]
     if not _is_taken(a, f"{letter}geqrf"):
         return None
     kept, count = min(m, n), m if full else min(m, n)
@@ -70,7 +67,7 @@ def reflections_of(a: Array, full: bool) -> tuple[Array, Array] | None:
 
 def singular_of(a: Array, vectors: bool, full: bool) -> tuple[Array, ...] | None:
     """U, S and V^H, or S alone, by gesdd of the transpose."""
-    (n, m), letter = a.shape, _LETTERS[a.dtype.char]  # of the transpose: m rows, n columns
+    (n, m), letter = a.shape, BLAS_LETTERS[a.dtype.char]  # of the transpose: m rows, n columns
     if not _is_taken(a, f"{letter}gesdd"):
         return None
     least, most = min(m, n), max(m, n)
@@ -101,7 +98,7 @@ def eigen_of(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...] | None:
     What syevd does: sytrd, then stedc or sterf on three diagonals, then ormtr. Matrices whose numbers would
     have to be scaled are not taken.
     """
-    n, letter = len(a), _LETTERS[a.dtype.char]
+    n, letter = len(a), BLAS_LETTERS[a.dtype.char]
     is_complex, of_real = letter in "cz", {"c": "s", "z": "d"}.get(letter, letter)
     if not _is_taken(a, f"{of_real}stedc") or not _needs_no_scale(a):
         return None
