@@ -27,11 +27,10 @@ MANY, MANY_OF, SMALL = 10_000, ("cholesky", "lu_factor", "solve", "matmul"), (8,
 FFT = ((1 << 10,), (1 << 14,), (1 << 17,), (1 << 20,), (1 << 22,), (1024, 1024), (128, 128, 128))
 _MORE_THAN_BYTES = 1.3
 PEERS = ("NumPy", "SciPy", "PyTorch", "JAX")
-TURNS, REST, ANSWER = (
-    4,
-    0.05,
-    "time: ",
-)  # BLAS's threads wait for some 30 ms without giving cores up
+TURNS, ANSWER = 4, "time: "
+REST = (
+    0.05  # seconds between contenders: BLAS's threads wait for some 30 ms without giving cores up
+)
 Case = tuple[str, str, tuple[int, ...]]  # section, function, shape of the first operand
 
 

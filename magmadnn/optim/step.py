@@ -262,7 +262,7 @@ class Step:
         self._executable.prepare({**sizes, BATCH: batch_size})
 
     @property
-    def kept(self) -> dict[str, Node]:
+    def state_variables(self) -> dict[str, Node]:
         """The variables of the state, by the names that `state` has."""
         return {name: slot.node for name, slot in (*self._slots.items(), (COUNT, self._count))}
 

@@ -221,14 +221,14 @@ class Task:
                 self._train_rung(due, rung)
 
     def _train_rung(self, due: Sequence[tuple[Job, _Begun]], rung: int) -> None:
-        looks = [[_Look(self.callbacks()) for _ in begun.models] for _, begun in due]
+        observed = [[_Observed(self.callbacks()) for _ in begun.models] for _, begun in due]
         epochs = [job.epochs[rung] - (job.epochs[rung - 1] if rung else 0) for job, _ in due]
         sizes = [fit_arguments(job.point, self.default)["batch_size"] for job, _ in due]
         if len(due) > 1 or self.folds or self._goes_as_many(due[0][1].models[0]):
-            histories = self._fit_many([begun for _, begun in due], looks, epochs, sizes)
+            histories = self._fit_many([begun for _, begun in due], observed, epochs, sizes)
         else:
-            histories = [[self._fit(due[0][1].models[0], looks[0][0], epochs[0], sizes[0])]]
-        for (_, begun), own, seen in zip(due, histories, looks, strict=True):
+            histories = [[self._fit(due[0][1].models[0], observed[0][0], epochs[0], sizes[0])]]
+        for (_, begun), own, seen in zip(due, histories, observed, strict=True):
             begun.failure = next((one.failure for one in seen if one.failure), "")
             if begun.failure:
                 continue
@@ -247,14 +247,14 @@ class Task:
             return True
         return self.can_group and gpu_of(model) is None and thread_count() == 1
 
-    def _fit(self, model: Model, look: _Look, epochs: int, size: int) -> History:
+    def _fit(self, model: Model, own: _Observed, epochs: int, size: int) -> History:
         """Train one model by itself."""
         return model.fit(
             *self.data,
             batch_size=size,
             epochs=epochs,
             validation_data=self.validation,
-            callbacks=look.all,
+            callbacks=own.all,
             verbose=False,
             **self.options,
         )
@@ -262,13 +262,13 @@ class Task:
     def _fit_many(
         self,
         members: Sequence[_Begun],
-        looks: Sequence[Sequence[_Look]],
+        observed: Sequence[Sequence[_Observed]],
         epochs: Sequence[int],
         sizes: Sequence[int],
     ) -> list[list[History]]:
         """Train all models of several trials in one call; the histories of each trial."""
         count = max(1, len(self.folds))
-        flat = [one for own in looks for one in own]
+        flat = [one for own in observed for one in own]
         rows: dict[str, Any] = {"validation_data": self.validation}
         if self.folds:
             rows = {
@@ -329,7 +329,7 @@ class _Forgiving(Callback):
         return True
 
 
-class _Look:
+class _Observed:
     """What is known of a training beside its history.
 
     Args:

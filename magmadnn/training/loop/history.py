@@ -40,14 +40,19 @@ class History(ExplainsAttributes):
 
     @classmethod
     def later(cls, count: int, row: Callable[[int], Row]) -> History:
-        """One of so many epochs, whose rows are made, by number from 0, when they are asked for."""
+        """A history whose rows are made when they are read.
+
+        Args:
+            count: epochs.
+            row: gives the row of an epoch, by its number from 0.
+        """
         made = cls()
         made._rows, made._later = None, (count, row)
         return made
 
     @property
     def rows(self) -> list[Row]:
-        """See the class."""
+        """A row for each epoch, in order."""
         if self._rows is None:
             count, row = self._later
             self._rows = [row(number) for number in range(count)]

@@ -86,7 +86,7 @@ class Objective:
         ]
         shape = () if weights is None else (None, *weights.shape[1:])
         self.weights = placeholder("sample_weight", shape) if shape else None
-        self.metrics = _measured(heads, units)
+        self.metrics = measured_of(heads, units)
         self._heads, self._penalties, self._outer = heads, model.penalties(), scopes()
         self._augmentation = augmentation
         self._kept: _Graph | None = None
@@ -248,10 +248,11 @@ class Objective:
 def directions_of(model: Model) -> dict[str, bool | None]:
     """For losses and metrics of a model: whether higher values are better; None where it does not say."""
     heads = heads_of(model)
-    return _directions(heads, _measured(heads, model.units))
+    return _directions(heads, measured_of(heads, model.units))
 
 
-def _measured(heads: Sequence[Head], units: tuple[Unit, ...] | None) -> list[Measured]:
+def measured_of(heads: Sequence[Head], units: tuple[Unit, ...] | None) -> list[Measured]:
+    """The metrics of all outputs, in order, in the units of the targets where these are known."""
     return [Measured(c, metric, units) for head in heads for c, metric in head.metrics.items()]
 
 

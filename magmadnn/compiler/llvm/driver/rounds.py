@@ -20,6 +20,8 @@ from .code import PHASE_END, TASK_WORDS, Control, can_use_futex
 from .driver import Table, Task, table_of
 from .team import Team, nested_address, shared_words, teams
 
+Words = NDArray[np.int64]
+
 _TICKS = 2  # place in a line of the table
 
 
@@ -57,9 +59,6 @@ class Nested:
     @batches.setter
     def batches(self, count: int) -> None:
         self._control[Control.BATCHES] = count
-
-
-Words = NDArray[np.int64]
 
 
 def nested_tables(tables: Words, batches: int) -> Words:

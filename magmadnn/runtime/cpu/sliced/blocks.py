@@ -8,11 +8,11 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.host import ALIGNMENT
 from magmadnn.compiler.llvm.driver.rounds import (
     Beside,
+    Words,
     addresses_of,
     nested_tables,
     outer_tables,
@@ -22,13 +22,10 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 
-from .copies import LONGEST, LegTemplate, Wanted
+from .copies import LegTemplate, Wanted
 from .courses import Course
 
-Words = NDArray[np.int64]
-
-
-Kind = tuple[tuple[int, ...], np.dtype[Any]]  # shape and dtype
+ShapeAndDtype = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class Strips:
@@ -36,7 +33,7 @@ class Strips:
 
     Args:
         models: how many.
-        kinds: of the arrays of one.
+        kinds: shape and dtype of each array of one model.
 
     Attributes:
         arrays: of all models, [models, ...] each.
@@ -44,7 +41,7 @@ class Strips:
         nbytes: of one model.
     """
 
-    def __init__(self, models: int, kinds: Sequence[Kind]) -> None:
+    def __init__(self, models: int, kinds: Sequence[ShapeAndDtype]) -> None:
         sizes = [dtype.itemsize * math.prod(shape) for shape, dtype in kinds]
         taken = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
         starts = list(accumulate(taken, initial=0))
@@ -86,8 +83,6 @@ class CourseBlock:
         values: of the variables of the course's plans, [models, ...] each, to be filled before a run.
         settings: likewise of each leg, by placeholder: [models, batches of all epochs].
     """
-
-    longest = LONGEST  # batches of a leg in all epochs, at most
 
     def __init__(self, course: Course, models: int, epochs: int, counts: Sequence[int]) -> None:
         self._models, self._epochs, self._counts = models, epochs, list(counts)

@@ -174,11 +174,6 @@ class CopiedLeg:
         needs = leg.nbytes, leg.tasks.scratch_bytes, leg.tasks.useful_threads
         return LegTemplate(image, own, outputs, fetching, *needs)
 
-    @property
-    def has_been_made(self) -> bool:
-        """Whether tasks were made for it, as they cannot be copied."""
-        return self._made is not None
-
     def point(self, data: Sequence[Array], order: Array, settings: Mapping[Node, Array]) -> None:
         """Say what the next batches, from number 0 on, are made of; see `Leg.point`."""
         nodes, names = self._nodes

@@ -42,11 +42,13 @@ from .orders import permutations
 if TYPE_CHECKING:
     from magmadnn.training.many.members import Member
 
-_LONGEST = 1.0  # seconds of a training: longer ones run in pieces, between which others look
-_AT_ONCE = 0.5  # seconds of trainings in one native call
-_BYTES = 1 << 26  # of their memory
-_WORD = 8  # bytes
-_KEPT = 8  # leads
+_LONGEST = (
+    1.0  # seconds of a training: longer ones run in pieces, so that an interrupt is seen in between
+)
+_AT_ONCE = 0.5  # seconds of all trainings of one native call
+_BYTES = 1 << 26  # memory of all trainings of one native call
+_WORD = 8  # bytes of the number of a row
+_KEPT = 8  # leads that later calls find
 
 
 class Leads:
@@ -102,7 +104,9 @@ class Lead:
         self._sample = Batch(
             [a[:1].copy() for a in row.inputs], [a[:1].copy() for a in row.targets]
         )
-        self._state = {n: np.array(node.value.read()) for n, node in self._step.kept.items()}
+        self._state = {
+            n: np.array(node.value.read()) for n, node in self._step.state_variables.items()
+        }
 
     @classmethod
     def of(cls, course: FitCourse, kind: Kind) -> Lead | None:
@@ -165,7 +169,7 @@ class Lead:
         for place, node in enumerate(self._kind.leaves):
             if node in block.values:
                 _draw(block.values[node], [kind.leaves[place].value for kind in kinds])
-        for name, node in self._step.kept.items():
+        for name, node in self._step.state_variables.items():
             if node in block.values:
                 block.values[node][:] = self._state[name]
         inputs = self._step.setting_nodes
@@ -194,7 +198,9 @@ class Lead:
             if node in values:
                 own.value.hold(values[node])
         trained = tuple([variable.node for variable in trained_of(model.variables())])
-        state = {name: values.get(n, self._state[name]) for name, n in self._step.kept.items()}
+        state = {
+            name: values.get(n, self._state[name]) for name, n in self._step.state_variables.items()
+        }
         model._carried = Carried(trained, state, {}, self._sample)
         model.epochs_done = self._whole.epochs
         model.preparation = self._course.fit.model.preparation

@@ -17,7 +17,7 @@ from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.objective.forms import form_of
 from magmadnn.training.objective.heads import heads_of
-from magmadnn.training.objective.measured import Measured
+from magmadnn.training.objective.objective import measured_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,8 @@ def kind_of(model: Model) -> Kind | None:
     if settings is None or not all(map(_is_new, (v.node for v in variables))):
         return None
     heads = heads_of(model)
-    metrics = [Measured(c, metric, None) for h in heads for c, metric in h.metrics.items()]
-    form = form_of(heads, [p.node for p in model.penalties()], (), False, metrics, None)
+    penalties = [p.node for p in model.penalties()]
+    form = form_of(heads, penalties, (), False, measured_of(heads, None), None)
     if form is None:
         return None
     try:
