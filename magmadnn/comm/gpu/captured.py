@@ -70,15 +70,13 @@ class CapturedCalls(ABC):
         """Make a first call of so many elements: NCCL then joins the GPUs, which it cannot while captured.
 
         All ranks call it, in one order; the calls are compared.
+
+        Raises:
+            CommunicationError: if ranks are about to make different calls.
         """
         if (kind, count, dtype, stored) in self._prepared:
             return
-        told = self._host().exchange([kind, count, dtype, stored])
-        if any(one != told[0] for one in told):
-            raise CommunicationError(
-                f"{kind}: ranks are about to capture different calls: "
-                + "; ".join(f"rank {r} {n} {d} by {k}" for r, (k, n, d, _) in enumerate(told))
-            )
+        self._compare(kind, [kind, count, dtype, stored], "{1} {2} by {0}")
         longer = count if kind == "sum" else count * self.size
         source, result = (self._cupy.zeros(longer, dtype_of(name)) for name in (dtype, stored))
         stream = self._cupy.cuda.get_current_stream()
@@ -86,16 +84,26 @@ class CapturedCalls(ABC):
         stream.synchronize()
         self._prepared.add((kind, count, dtype, stored))
 
+    def _compare(self, kind: Kind, call: Any, text: str) -> None:
+        """Look whether all ranks make the same call; `text` says what one is, for the error.
+
+        Raises:
+            CommunicationError: if they do not.
+        """
+        told = self._host().exchange(call)
+        if any(one != told[0] for one in told):
+            calls = "; ".join(f"rank {rank} {text.format(*one)}" for rank, one in enumerate(told))
+            raise CommunicationError(f"{kind}: ranks are about to capture different calls: {calls}")
+
     def prepare_moves(self, moves: Moves, count: int, dtype: str) -> None:
-        """Make a first call of such rows, as `prepare` does."""
+        """Make a first call of such rows, as `prepare` does.
+
+        Raises:
+            CommunicationError: if ranks are about to make different calls.
+        """
         if (moves, count, dtype) in self._moved:
             return
-        told = self._host().exchange([moves, count, dtype])
-        if any(one != told[0] for one in told):
-            raise CommunicationError(
-                "move: ranks are about to capture different calls: "
-                + "; ".join(f"rank {r} rows of {n} {d} by {m}" for r, (m, n, d) in enumerate(told))
-            )
+        self._compare("move", [moves, count, dtype], "rows of {1} {2} by {0}")
         rows = max((max(end, at + end - first) for _, first, end, _, at in moves), default=1)
         source, result = (self._cupy.zeros(rows * count, dtype_of(dtype)) for _ in range(2))
         stream = self._cupy.cuda.get_current_stream()
