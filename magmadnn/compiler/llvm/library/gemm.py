@@ -76,10 +76,10 @@ def write_gemm(arguments: LibraryArguments, matrix: Value) -> None:
 
 
 class _Ahead:
-    """Lines of a matrix of the stack that comes soon, asked for while this one is computed with.
+    """Prefetches of a matrix of the stack that comes soon, beside the arithmetic on this one.
 
-    Not where a vector is a line: there is then a line to ask for with each vector of a product's eight, which
-    takes a quarter of the time, and processors with such vectors see by themselves what comes.
+    None where a vector fills a cache line: there would be one prefetch for each eight multiply-adds, which
+    takes a quarter of the time, and processors with such vectors prefetch stacks by themselves.
     """
 
     def __init__(self, arguments: LibraryArguments, matrix: Value) -> None:
