@@ -16,7 +16,7 @@ from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import axes_text, shape_text
 from magmadnn.graph.spec import is_floating
-from magmadnn.memory.foreign import as_array, on_device
+from magmadnn.memory.foreign import OnDevice, as_array, on_device
 
 _REMEMBERED = 64  # sets of shapes and dtypes
 
@@ -32,7 +32,9 @@ class Bindings:
         """What `bind` gives, and its errors."""
         looks: list[Any] = []
         for node, value in feeds.items():
-            if type(value) is np.ndarray:
+            if type(value) is np.ndarray or (
+                type(value) is OnDevice and value.device == self._device
+            ):
                 looks += (node, value.dtype, value.shape)
         key = tuple(looks)
         known = self._sizes.get(key)

@@ -269,24 +269,23 @@ class Executable:
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
 
     def run_into(self, feeds: Mapping[Node, Any], goals: Sequence[int]) -> bool:
-        """One run on a device whose outputs are copied to addresses there; nothing of them comes to the host.
+        """One run on a device whose outputs are written to addresses there; nothing of them comes to the host.
 
         For programs of which all stays on the device. Variables are updated as by `run`. It returns before
-        the copies are done.
+        all of that is done: operands of the device are read where they lie until then.
 
         Args:
             feeds: arrays for the placeholders, of the host or of the device.
             goals: an address for each output.
 
         Returns:
-            False where a row was asked for that is not there: nothing is copied or updated then, and `run`
-            says what.
+            False where a row was asked for that is not there: nothing is updated then, and `run` says what.
 
         Raises:
             GraphError, ShapeError, DTypeError: if the feeds do not fit.
         """
         fed, sizes = self._bindings(feeds)
-        return self.cuda.instance(sizes).run_into(fed, goals)
+        return self.cuda.run_at(fed, sizes, goals)
 
     def _fault(self, feeds: Mapping[Node, Any]) -> Exception:
         """Why all workers gave a step up: what is wrong here, or that it is wrong elsewhere."""

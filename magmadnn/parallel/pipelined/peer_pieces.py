@@ -85,32 +85,28 @@ class PeerPieces:
         peers, stage = self.peers, self._stage
         assert peers is not None
         fed = dict(piece.feeds)
-        for crossing in stage.arrivals:
-            fed[crossing.arrived] = peers.arrived(crossing, 0, number, piece.sizes)
+        came = peers.arrived(0, number, piece.sizes)
+        fed |= zip((crossing.arrived for crossing in stage.arrivals), came, strict=True)
         try:
             with agreeing(ALONE):
                 own = _for(self._forward, fed)
-                found, kept, saved = peers.forward(self._forward, own, number, piece.sizes)
+                kept, saved = peers.forward(self._forward, own, number, piece.sizes)
         except Exception as error:
             run.failed = run.failed or error
             for crossing in stage.departures:
                 peers.nothing(crossing, 0, number)
         else:
             piece.saved, piece.feeds = [kept], {**fed, **saved}
-            for (place, _), value in zip(stage.reported, found, strict=True):
-                run.reports[place] += value
         self._computed()
-        run.sending += [peers.tell(crossing, 0) for crossing in stage.departures]
+        run.sending += peers.tell(0)
 
     def back(self, run: Any, piece: Any, number: int) -> None:
         """A micro-batch backward."""
         peers, stage = self.peers, self._stage
         assert peers is not None
         fed = dict(piece.feeds)
-        for crossing in stage.departures:
-            if crossing.returns:
-                node = stage.seeds[crossing.value]
-                fed[node] = peers.arrived(crossing, 1, number, piece.sizes)
+        seeds = (stage.seeds[c.value] for c in stage.departures if c.returns)
+        fed |= zip(seeds, peers.arrived(1, number, piece.sizes), strict=True)
         has_run = False
         if piece.saved is not None and stage.backward:
             try:
@@ -125,7 +121,19 @@ class PeerPieces:
         if piece.saved is not None:
             peers.let_go(*piece.saved)
         self._computed()
-        run.sending += [peers.tell(crossing, 1) for crossing, _ in stage.returned]
+        run.sending += peers.tell(1)
+
+    def ends(self, run: Any) -> None:
+        """When all micro-batches are on their way: wait for the GPU, and add up what it reports."""
+        assert self.peers is not None
+        try:
+            found = self.peers.ends(len(run.pieces))
+        except Exception as error:
+            run.failed = run.failed or error
+            return
+        for values in found:
+            for (place, _), value in zip(self._stage.reported, values, strict=True):
+                run.reports[place] += value
 
     def apply(self, fed: Mapping[Node, Array], guard: bool) -> None:
         """Update from the sums of gradients."""

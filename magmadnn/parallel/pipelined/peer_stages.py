@@ -1,14 +1,15 @@
 """Activations and their gradients between the stages of a pipeline, from GPU to GPU.
 
 A stage has a buffer with a place for each value that comes to it, of each micro-batch of a batch. The stage
-that computes the value writes it there, waits for its GPU, and says so by a message of the host. A place is
-written once in a batch, and a batch ends with a sum over all ranks, before which each has waited for its GPU:
-so nobody writes what is still being read.
+that computes the value writes it there, waits for its GPU, and says so by a message of the host, one for all
+values that cross between two stages. A place is written once in a batch, and a batch ends with a sum over all
+ranks, before which each has waited for its GPU: so nobody writes what is still being read. What is reported of
+micro-batches stays on the GPU until then, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,18 @@ class PeerStages:
         saved = [nbytes_of(node, sizes) for _, node in self._stage.saved]
         self._saved_starts, self._saved_bytes = placed(saved)
         reported = [nbytes_of(node, {}) for _, node in self._stage.reported]
-        self._report_starts, nbytes = placed(reported)
-        self._reports = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
+        self._report_starts, self._report_bytes = placed(reported)
+        nbytes = max(self._report_bytes * pieces, 1)
+        self._reports = MemoryManager(nbytes, np.uint8, Kind.DEVICE, device)
         self._free: list[MemoryManager] = []
+        returning = [c for c in self._stage.departures if c.returns]
+        self._coming = self._pairs(self._stage.arrivals), self._pairs(returning)
+        self._going = (
+            self._pairs(self._stage.departures), self._pairs(c for c, _ in self._stage.returned),
+        )  # fmt: skip
+        self._token, self._come = np.zeros(1, np.uint8), np.empty(1, np.uint8)
+        self._known: dict[tuple[Node, int], OnDevice] = {}  # by value and address, of the sizes seen last
+        self._known_sizes: Mapping[str, int] = {}
 
     @classmethod
     def among(
@@ -88,11 +98,11 @@ class PeerStages:
 
     def forward(
         self, executable: Executable, feeds: Mapping[Node, Any], number: int, sizes: Mapping[str, int]
-    ) -> tuple[list[Array], MemoryManager, dict[Node, OnDevice]]:  # fmt: skip
+    ) -> tuple[MemoryManager, dict[Node, OnDevice]]:  # fmt: skip
         """Compute a micro-batch forward; what leaves the stage is where it belongs then.
 
         Returns:
-            what is reported, memory to be given to `let_go`, and values that the way back is fed.
+            memory to be given to `let_go`, and values that the way back is fed.
 
         Raises:
             what `Executable.run` raises.
@@ -105,23 +115,21 @@ class PeerStages:
             else MemoryManager(nbytes, np.uint8, Kind.DEVICE, self._device)
         )
         start, reports = (m.device_pointer(write=True) for m in (kept, self._reports))
+        reports += number * self._report_bytes
         goals = [self._goal(c, _FORWARD, number) for c in stage.departures]
         goals += [reports + at for at in self._report_starts]
         goals += [start + at for at in self._saved_starts]
         try:
             self._run(executable, feeds, goals)
+            self._sent(stage.departures, sizes)
         except Exception:
             self._free.append(kept)
             raise
-        pairs = zip(stage.reported, self._report_starts, strict=True)
-        found = [self._host(node, reports + at) for (_, node), at in pairs]
-        self._buffers.done()
-        self._buffers.copied += sum(nbytes_of(c.value, sizes) for c in stage.departures)
         saved = {
             stands: self._seen(node, start + at, sizes, kept)
             for (node, stands), at in zip(stage.saved, self._saved_starts, strict=True)
         }
-        return found, kept, saved
+        return kept, saved
 
     def back(
         self, executable: Executable, feeds: Mapping[Node, Any], number: int, sizes: Mapping[str, int]
@@ -133,36 +141,62 @@ class PeerStages:
         """
         goals = [self._goal(c, _BACK, number) for c, _ in self._stage.returned]
         self._run(executable, feeds, goals)
-        self._buffers.done()
-        self._buffers.copied += sum(nbytes_of(c.value, sizes) for c, _ in self._stage.returned)
+        self._sent([c for c, _ in self._stage.returned], sizes)
+
+    def _sent(self, crossings: Sequence[Crossing], sizes: Mapping[str, int]) -> None:
+        """Wait for values that others are told of; where there are none the GPU goes on by itself."""
+        if crossings:
+            self._buffers.done()
+            self._buffers.copied += sum(nbytes_of(c.value, sizes) for c in crossings)
 
     def let_go(self, kept: MemoryManager) -> None:
         """Take memory for another micro-batch."""
         self._free.append(kept)
 
-    def arrived(
-        self, crossing: Crossing, way: int, number: int, sizes: Mapping[str, int]
-    ) -> OnDevice:
-        """Wait for a value of a micro-batch, on its way forward (0) or back (1)."""
-        source = crossing.source if way == _FORWARD else crossing.goal
-        self._comm.recv(np.empty(1, np.uint8), source, tag=2 * crossing.number + way)
-        address = self._buffers.own[0] + self._place(self._comm.rank, crossing, way, number)
-        return self._seen(crossing.value, address, sizes, self._buffers)
+    def arrived(self, way: int, number: int, sizes: Mapping[str, int]) -> list[OnDevice]:
+        """Wait for the values of a micro-batch that come, on its way forward (0) or back (1).
 
-    def tell(self, crossing: Crossing, way: int) -> tuple[Any, Array]:
-        """Say that a value is there; a request, and what it sends."""
-        token = np.zeros(1, np.uint8)
-        to = crossing.goal if way == _FORWARD else crossing.source
-        return self._comm.start_send(token, to, tag=2 * crossing.number + way), token
+        Those of all arrivals, or of all departures that return.
+        """
+        for rank, tag in self._coming[way].items():
+            self._comm.recv(self._come, rank, tag=tag + way)
+        own, buffer = self._comm.rank, self._buffers.own[0]
+        crossings = self._stage.arrivals
+        if way == _BACK:
+            crossings = [c for c in self._stage.departures if c.returns]
+        places = [buffer + self._place(own, c, way, number) for c in crossings]
+        return [
+            self._seen(c.value, place, sizes, self._buffers)
+            for c, place in zip(crossings, places, strict=True)
+        ]
+
+    def tell(self, way: int) -> list[tuple[Any, Array]]:
+        """Say that the values of a micro-batch are where they go; requests, and what they send."""
+        return [
+            (self._comm.start_send(self._token, rank, tag=tag + way), self._token)
+            for rank, tag in self._going[way].items()
+        ]
 
     def nothing(self, crossing: Crossing, way: int, number: int) -> None:
         """Write zeros in the place of a value that could not be computed."""
         zeros = np.zeros(nbytes_of(crossing.value, self._sizes), np.uint8)
         self._memory.copy_to_device(self._goal(crossing, way, number), zeros)
 
-    def ends(self) -> None:
-        """Wait until this GPU has read all that came."""
+    def ends(self, pieces: int) -> list[list[Array]]:
+        """Wait until this GPU has read all that came; what each of so many micro-batches has reported."""
         self._buffers.done()
+        if not self._report_starts:
+            return [[] for _ in range(pieces)]
+        found = np.empty(pieces * self._report_bytes, np.uint8)
+        self._memory.copy_to_host(found, self._reports.device_pointer())
+        nodes = [node for _, node in self._stage.reported]
+        return [
+            [
+                np.ndarray(bind_shape(node.shape, {}), node.dtype, found, base + at)
+                for node, at in zip(nodes, self._report_starts, strict=True)
+            ]
+            for base in range(0, found.size, self._report_bytes)
+        ]
 
     # --- places -----------------------------------------------------------------------------------
 
@@ -184,11 +218,22 @@ class PeerStages:
         return start + number * step
 
     def _seen(self, node: Node, address: int, sizes: Mapping[str, int], owner: object) -> OnDevice:
-        return OnDevice(bind_shape(node.shape, sizes), node.dtype, address, self._device, owner)
+        if sizes != self._known_sizes:
+            self._known, self._known_sizes = {}, dict(sizes)
+        known = self._known.get((node, address))
+        if known is None:
+            shape = bind_shape(node.shape, sizes)
+            known = OnDevice(shape, node.dtype, address, self._device, owner)
+            self._known[node, address] = known
+        return known
 
-    def _host(self, node: Node, address: int) -> Array:
-        found = np.empty(bind_shape(node.shape, {}), node.dtype)
-        self._memory.copy_to_host(found.reshape(-1).view(np.uint8), address)
+    def _pairs(self, crossings: Iterable[Crossing]) -> dict[int, int]:
+        """By the rank of the other stage the tag of the message for all that crosses, which both know."""
+        found: dict[int, int] = {}
+        for crossing in crossings:
+            is_here = crossing.source == self._comm.rank
+            other = crossing.goal if is_here else crossing.source
+            found[other] = min(2 * crossing.number, found.get(other, 2 * crossing.number))
         return found
 
 

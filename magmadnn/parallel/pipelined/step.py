@@ -309,8 +309,8 @@ class PipelineStep(ScatteredStep):
             (self._go_forward if is_forward else self._go_back)(run, number)
         for request, _ in run.sending:
             request.wait()
-        if there is not None and there.peers is not None:
-            there.peers.ends()
+        if there is not None:
+            there.ends(run)
         self.most_in_flight = run.most
         return run
 

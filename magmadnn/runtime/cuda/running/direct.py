@@ -1,8 +1,8 @@
-"""Plans of fixed sizes that compute on operands where they lie, and write results where these are wanted.
+"""Plans that compute on operands where they lie, and write results where these are wanted.
 
 No graph, which would hold addresses: what there is to launch is begun call by call, in order, with the
 addresses of now (`nodes/stand_ins.py`). Operands are not copied. A result is, if it is an operand or a
-constant, or shares memory with another value.
+constant, or shares memory with another value. Variables are updated behind that.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.data.arrays import finite_launches, is_finite
 from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.launches import may_fault
+from magmadnn.runtime.variables import tensor_of
 
 from .graphs import cut_at_calls, merged, nodes_of
 from .instance import Instance
 
 Fed = Mapping[Node, Array | OnDevice]
 _WORD = 8  # bytes: whether something is wrong
+# launches of a plan with sizes: beside more of them copies of operands around a graph are little
+_MOST_LAUNCHES = 64
 
 
 def lies_well(values: Array | OnDevice) -> bool:
@@ -59,6 +62,7 @@ def direct(
     tensor_float: bool,
     operands: Mapping[Node, bool],
     finite: bool,
+    sizes: Mapping[str, int] | None = None,
 ) -> Direct | None:
     """A plan that computes so; None for one that cannot.
 
@@ -68,17 +72,20 @@ def direct(
         tensor_float: whether products of float32 may be computed in TF32.
         operands: what it is fed with, and whether that lies well; others are copied.
         finite: whether NaN and infinity in operands are wrong.
+        sizes: of symbolic dimensions; None for a plan of fixed sizes that has no variables.
 
     Raises:
         OutOfMemoryError: if there is no room for what it needs in between.
     """
     count = len(operands) + len(plan.program.outputs)
-    if plan.loops or plan.program.updates or count > MOST_STAND_INS:
+    if plan.loops or count > MOST_STAND_INS or not _can_write(plan, sizes is not None):
         return None
     apart = frozenset[int]()
     while True:
-        made = Direct(plan, device, tensor_float, operands, finite, apart)
-        if made.layout.variables or not made.can_replay:
+        made = Direct(plan, device, tensor_float, operands, finite, apart, sizes or {})
+        if made.layout.variables and sizes is None:
+            return None
+        if not made.can_replay or (sizes is not None and made.launches > _MOST_LAUNCHES):
             return None
         if not made.fixed:
             return made
@@ -92,11 +99,13 @@ class Direct:
     Attributes:
         layout: where what is in between lies.
         can_replay: whether all that is launched can be begun so.
+        launches: how many there are.
         fixed: numbers of those whose addresses a launch takes from the device's memory.
 
     Args:
         plan, device, tensor_float, operands, finite: as for `direct`.
         apart: numbers of those that are to have memory of the plan.
+        sizes: of symbolic dimensions.
     """
 
     def __init__(
@@ -107,8 +116,9 @@ class Direct:
         operands: Mapping[Node, bool],
         finite: bool,
         apart: frozenset[int],
+        sizes: Mapping[str, int],
     ) -> None:
-        self._plan, self._first = plan, len(operands)
+        self._plan, self._first, self._operands = plan, len(operands), tuple(operands)
         elsewhere = {
             node: stand_in(k)
             for k, (node, is_there) in enumerate(operands.items())
@@ -117,7 +127,7 @@ class Direct:
         for number, base in self._own_memory():
             if self._first + number not in apart:
                 elsewhere[base] = stand_in(self._first + number)
-        self._instance = Instance(plan, {}, device, tensor_float, elsewhere)
+        self._instance = Instance(plan, sizes, device, tensor_float, elsewhere)
         self.layout, self._engine = self._instance.layout, self._instance.engine
         used = self.layout.frames
         self._looked = [n for n, is_there in operands.items() if is_there and finite and n in used]
@@ -126,8 +136,12 @@ class Direct:
         self.is_whole = not (self._checked or self._copied)
         self._faulty = may_fault(plan) or bool(self._looked)
         self._word = device_memory(device).pinned(_WORD).view(np.int64)
+        self._variables = self.layout.begin()
         nodes = self._nodes()
+        fresh = self._instance.fresh
         self.can_replay = all(isinstance(node, ReplayNode) for node in nodes)
+        self.launches = len(nodes)
+        self.can_replay &= all(self._instance.can_copy(t, v) for t, v in fresh)
         self.fixed = frozenset[int]().union(*map(_fixed_in, nodes))
         self._replay: Replay | None = None
         if self.can_replay and not self.fixed:
@@ -137,17 +151,18 @@ class Direct:
         """Compute, with results at addresses on the device; False where something is wrong.
 
         Args:
-            fed: the operands, in order, those that lie well as when this was made.
+            fed: the operands, those that lie well as when this was made.
             goals: where results are wanted, at multiples of `ALIGNMENT`.
         """
         if not all(are_finite(fed[node]) for node in self._checked):
             return False
         for node in self._copied:
             self.layout.write(node, fed[node])
-        places = [
-            x.address if isinstance(x, OnDevice) and node not in self._copied else 0
-            for node, x in fed.items()
-        ]
+        places = list[int]()
+        for node in self._operands:
+            x = fed[node]
+            is_used = isinstance(x, OnDevice) and node not in self._copied
+            places.append(x.address if is_used else 0)  # type: ignore[union-attr]
         return self.launch([*places, *goals])
 
     def launch(self, places: Sequence[int]) -> bool:
@@ -156,9 +171,15 @@ class Direct:
         Args:
             places: addresses of operands and results.
         """
+        if self._variables and (now := self.layout.begin()) != self._variables:
+            self._replay, self._variables = None, now
         if self._replay is None or self._instance.can_specialise():
             self._replay = self._engine.replay(self._nodes())
         self._replay.launch(places)
+        if self._plan.program.updates:
+            self.layout.written()
+            for target, _ in self._instance.fresh:
+                tensor_of(target).memory.device_pointer(write=True)
         if not self._faulty:
             return True
         self._engine.wait()
@@ -202,6 +223,11 @@ class Direct:
                 nodes.append(CopyNode(stand_in(number), source, nbytes))
         if self._faulty:
             nodes.append(CopyNode(self._word.ctypes.data, layout.faults, _WORD))
+        for target, value in self._instance.fresh:
+            base = self._plan.layouts.bases[value]
+            if nbytes := layout.frames[base].nbytes:
+                goal = layout.variable(target)
+                nodes.append(CopyNode(goal, layout.base_address(base), nbytes))
         return nodes
 
     def _seen(self, node: Node) -> OnDevice:
@@ -209,6 +235,18 @@ class Direct:
         layout = self.layout
         frame = layout.frames[node]
         return OnDevice(frame.shape, node.dtype, layout.base_address(node), layout.device, None)
+
+
+def _can_write(plan: NativePlan, has_variables: bool) -> bool:
+    """Whether results can be copied, and new values written, behind all that is computed."""
+    updates, bases = plan.program.updates, plan.layouts.bases
+    if not updates:
+        return True
+    if not has_variables or may_fault(plan):  # which is known too late then
+        return False
+    written = {target for target, _ in updates}
+    given = [bases[node] for node in plan.program.outputs]
+    return not any(node in written or node in plan.in_place for node in given)
 
 
 def _fixed_in(node: Any) -> set[int]:

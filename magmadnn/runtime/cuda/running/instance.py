@@ -36,7 +36,11 @@ Limits = tuple[tuple[Node, int], ...]  # variables that hold integers, and what 
 
 
 class Instance:
-    """A plan laid out on a device for given sizes; `elsewhere` has addresses of values that others hold."""
+    """A plan laid out on a device for given sizes; `elsewhere` has addresses of values that others hold.
+
+    Attributes:
+        fresh: updates whose new values do not lie in their variables.
+    """
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class Instance:
         self._computing: list[Action] = []
         self._updating: list[Action] = []
         self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
-        self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
+        self.fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
         floats = [v for _, v in plan.program.updates if is_floating(v.dtype)]
         self._halves = [v for v in floats if v.dtype.name not in ("float32", "float64")]
 
@@ -224,7 +228,7 @@ class Instance:
         fed.
         """
         fed = self.plan.program.placeholders
-        return not (self._fresh or self._halves or self._faulty or any(n.shape for n in fed))
+        return not (self.fresh or self._halves or self._faulty or any(n.shape for n in fed))
 
     def _remember(self) -> None:
         """Copy what is about to be written over."""
@@ -277,9 +281,9 @@ class Instance:
     def _write(self) -> None:
         """Give variables the new values that do not lie in their memory already."""
         bases = self.plan.layouts.bases
-        moved = [(t, self.layout.read(v)) for t, v in self._fresh if not self._can_copy(t, v)]
-        for target, value in self._fresh:
-            if self._can_copy(target, value):
+        moved = [(t, self.layout.read(v)) for t, v in self.fresh if not self.can_copy(t, v)]
+        for target, value in self.fresh:
+            if self.can_copy(target, value):
                 nbytes = self.layout.frames[bases[value]].nbytes
                 source = self.layout.base_address(bases[value])
                 self.layout.copy_within(self.layout.variable(target), source, nbytes)
@@ -288,7 +292,7 @@ class Instance:
         for target, array in moved:
             target.value.write(array)
 
-    def _can_copy(self, target: Node, value: Node) -> bool:
+    def can_copy(self, target: Node, value: Node) -> bool:
         """Whether a new value is one block, of nobody else's, that can be copied on the device."""
         base = self.plan.layouts.bases[value]
         own = base.op is not VARIABLE and base not in self.plan.in_place
