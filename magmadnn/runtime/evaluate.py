@@ -287,6 +287,28 @@ class Executable:
         fed, sizes = self._bindings(feeds)
         return self.cuda.run_at(fed, sizes, goals)
 
+    def update(self, feeds: Mapping[Node, Array]) -> None:
+        """A guarded run on a device whose outputs nobody needs, of a program that `can_update` says yes of.
+
+        Args:
+            feeds: scalars for the placeholders, in their dtypes.
+
+        Raises:
+            NumericError: if a new value is NaN or infinite, here or at another worker; nothing is updated then.
+        """
+        workers, laid_out = agreement(), self.cuda.instance({})
+        well = laid_out.update(feeds, lambda: None)
+        if workers.all(well, "new values are finite"):
+            return
+        if well:
+            laid_out.restore()
+        raise self._fault(feeds)
+
+    @property
+    def can_update(self) -> bool:
+        """Whether `update` can be."""
+        return self.device is not None and self.cuda.instance({}).can_update
+
     def _fault(self, feeds: Mapping[Node, Any]) -> Exception:
         """Why all workers gave a step up: what is wrong here, or that it is wrong elsewhere."""
         try:

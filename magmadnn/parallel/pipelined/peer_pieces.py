@@ -54,6 +54,7 @@ class PeerPieces:
         self._backward = Executable(self._stage.backward[:count], sums, training=True, **way)
         graph = reading(self._vectors, [counting], updates, self._stage.buckets)
         self._update = Executable(*graph, training=True, **way)
+        self._at_once = False  # whether all ranks ask once whether an update is finite
         self.peers: PeerStages | None = None
         self.why_not = ""
 
@@ -71,6 +72,7 @@ class PeerPieces:
                 self.why_not = found
             else:
                 self.peers = found
+                self._at_once = all(self._comm.exchange(self._update.can_update))
         return self.peers is not None
 
     def begin(self) -> None:
@@ -138,8 +140,11 @@ class PeerPieces:
     def apply(self, fed: Mapping[Node, Array], guard: bool) -> None:
         """Update from the sums of gradients."""
         program = self._update.program
-        own = {node: np.asarray(fed[node]) for node in program.placeholders}
-        self._update.run(own, guard=guard)
+        own = {node: np.asarray(fed[node], node.dtype) for node in program.placeholders}
+        if guard and self._at_once:
+            self._update.update(own)
+        else:
+            self._update.run(own, guard=guard)
 
 
 def _for(executable: Executable, feeds: Mapping[Node, Any]) -> dict[Node, Any]:

@@ -142,7 +142,7 @@ class Instance:
         for update in self._updating:
             update()
         if guard and not workers.all(self._is_finite(), "new values are finite"):
-            self._restore()
+            self.restore()
             return None
         self._write()
         return outputs
@@ -201,7 +201,7 @@ class Instance:
         layout.written()
         then()
         if layout.take_faults():
-            self._restore()
+            self.restore()
             return False
         return True
 
@@ -255,7 +255,8 @@ class Instance:
         copies, goals = self._at_once
         copies.begin([layout.span(value)[0] for value in self._before], goals)
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Take the last update back."""
         layout = self.layout
         for value, before in self._before.items():
             start, end = layout.span(value)
