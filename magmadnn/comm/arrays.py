@@ -26,7 +26,13 @@ _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 def described(array: Array) -> str:
     """Dtype and shape, as errors and the ledger name an array: float32 (3, 4)."""
-    return f"{array.dtype.name} {array.shape}"
+    return f"{_name_of(array.dtype)} {array.shape}"
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    """A dtype's name, which NumPy makes anew each time."""
+    return str(dtype.name)
 
 
 def gpu_of(array: Array) -> int | None:

@@ -269,7 +269,7 @@ class Executable:
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
 
     def run_into(self, feeds: Mapping[Node, Any], goals: Sequence[int]) -> bool:
-        """One run on a device whose outputs are written to addresses there; nothing of them comes to the host.
+        """One run on a device whose outputs are written to addresses there; none of them comes to the host.
 
         For programs of which all stays on the device. Variables are updated as by `run`. It returns before
         all of that is done: operands of the device are read where they lie until then.
@@ -294,7 +294,8 @@ class Executable:
             feeds: scalars for the placeholders, in their dtypes.
 
         Raises:
-            NumericError: if a new value is NaN or infinite, here or at another worker; nothing is updated then.
+            NumericError: if a new value is NaN or infinite, here or at another worker; nothing is updated
+                then.
         """
         workers, laid_out = agreement(), self.cuda.instance({})
         well = laid_out.update(feeds, lambda: None)

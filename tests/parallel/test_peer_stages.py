@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,12 @@ import pytest
 import magmadnn as md
 from magmadnn.comm import simulate
 from magmadnn.comm.gpu.peer_buffers import PeerBuffers
+from magmadnn.comm.group import HostCommunicator
 from magmadnn.errors import MagmaDNNError, NumericError
+from magmadnn.parallel.pipelined.peer_stages import PeerStages
 from magmadnn.parallel.pipelined.step import PipelineStep
+from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.running.direct import Direct
 from tests.parallel.test_peers import count_copies
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
@@ -214,3 +219,99 @@ def test_an_error_of_a_stage_ends_the_step_on_all(stage: int, program: str) -> N
 
     with emulated_device(devices=2):
         simulate(2, one)
+
+
+def skipping(device: str) -> md.Model:
+    """Two values that cross between the same two stages."""
+    layers = md.layers
+    x = layers.Input((5,), "float64")
+    first = layers.Dense(64, activation="tanh")(x)
+    third = layers.Dense(64)(layers.Dense(64, activation="tanh")(first)) + first
+    return md.Model(
+        inputs=[x], outputs=[layers.Dense(3)(third)], loss="cross_entropy",
+        optimizer=md.optim.SGD(0.1), metrics=["accuracy"], seed=3, precision="float64", device=device,
+    )  # fmt: skip
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[str]]:
+    """What each rank does, by rank: runs, waits for its GPU, messages, and copies of reports."""
+    found: dict[int, list[str]] = {0: [], 1: []}
+    place = threading.local()
+
+    def wrap(owner: Any, name: str, note: str) -> None:
+        plain = getattr(owner, name)
+
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            if isinstance(self, PeerStages):
+                place.rank = self._comm.rank
+            if getattr(place, "rank", None) is not None:
+                found[place.rank].append(note)
+            return plain(self, *arguments, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    wrap(PeerStages, "_run", "run")
+    wrap(PeerStages, "ends", "ends")
+    wrap(Direct, "launch", "direct")
+    wrap(PeerBuffers, "done", "done")
+    wrap(HostCommunicator, "start_send", "send")
+    wrap(Layout, "copy_within", "copy")
+    return found
+
+
+@pytest.mark.parametrize("make", [deep, skipping])
+def test_what_a_batch_costs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No value is copied, and the host waits and tells once for all that crosses between two stages."""
+    pieces, rows = 3, 96
+    with emulated_device(devices=2):
+
+        def one(comm: Any) -> Any:
+            model = make(f"cuda:{comm.rank}")
+            stages = {deep: None, skipping: ["dense_3"]}[make]
+            way = md.parallel.Pipeline(comm, micro_batches=pieces, stages=stages)
+            model.fit(X[:rows], Y[:rows], batch_size=rows, epochs=1, verbose=False, parallel=way)
+            return model._step[2]
+
+        found = noted(monkeypatch)
+        for step in simulate(2, one):
+            assert step.peer_bytes > 0
+    # the first stage waits for what goes forward, the last for what comes back, and both at the end
+    for rank in (0, 1):
+        text = " ".join(found[rank]).partition("ends done")[0]
+        text = text[text.index("run") :]
+        assert text.count("run direct") == 2 * pieces
+        assert text.count("run direct done send") == pieces
+        assert text.count("done") == text.count("send") == pieces
+        assert "copy" not in text
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_update_that_is_not_finite_is_on_no_rank(stage: int) -> None:
+    """Sums of gradients are finite, and what one stage makes of them is not."""
+
+    def one(comm: Any) -> str:
+        model = deep(f"cuda:{comm.rank}", optimizer=md.optim.SGD(0.1, momentum=0.5))
+        way = md.parallel.Pipeline(comm, micro_batches=3)
+        options: dict[str, Any] = {"batch_size": 32, "epochs": 1, "verbose": False, "parallel": way}
+        model.fit(X, Y, **options)
+        step, before = model._step[2], model.values()
+        assert step.peer_bytes > 0 and step._there._at_once
+        states = [v.value.read().copy() for v in step._slots.values()]
+        plain = step._there._update.update
+
+        def overflows(feeds: Any) -> None:
+            mass = next(node for node in feeds if node.name == "total_mass")
+            plain({**feeds, mass: np.array(1e-309)} if comm.rank == stage else feeds)
+
+        step._there._update.update = overflows
+        with pytest.raises(NumericError) as error:
+            model.fit(X, Y, **options)
+        for key, value in model.values().items():
+            np.testing.assert_array_equal(value, before[key])
+        for variable, state in zip(step._slots.values(), states, strict=True):
+            np.testing.assert_array_equal(variable.value.read(), state)
+        return str(error.value)
+
+    with emulated_device(devices=2):
+        told = simulate(2, one)
+    assert "another worker" in told[1 - stage] and "another worker" not in told[stage]

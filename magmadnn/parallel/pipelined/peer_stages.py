@@ -3,8 +3,8 @@
 A stage has a buffer with a place for each value that comes to it, of each micro-batch of a batch. The stage
 that computes the value writes it there, waits for its GPU, and says so by a message of the host, one for all
 values that cross between two stages. A place is written once in a batch, and a batch ends with a sum over all
-ranks, before which each has waited for its GPU: so nobody writes what is still being read. What is reported of
-micro-batches stays on the GPU until then, too.
+ranks, before which each has waited for its GPU: so nobody writes what is still being read. What micro-batches
+report stays on the GPU until then, too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class PeerStages:
             self._pairs(self._stage.departures), self._pairs(c for c, _ in self._stage.returned),
         )  # fmt: skip
         self._token, self._come = np.zeros(1, np.uint8), np.empty(1, np.uint8)
-        self._known: dict[tuple[Node, int], OnDevice] = {}  # by value and address, of the sizes seen last
+        self._known: dict[
+            tuple[Node, int], OnDevice
+        ] = {}  # by value and address, of the sizes seen last
         self._known_sizes: Mapping[str, int] = {}
 
     @classmethod

@@ -118,12 +118,13 @@ class Direct:
         apart: frozenset[int],
         sizes: Mapping[str, int],
     ) -> None:
-        self._plan, self._first, self._operands = plan, len(operands), tuple(operands)
+        self._plan, self._first = plan, len(operands)
         elsewhere = {
             node: stand_in(k)
             for k, (node, is_there) in enumerate(operands.items())
             if is_there and k not in apart
         }
+        self._operands = [(node, node in elsewhere) for node in operands]
         for number, base in self._own_memory():
             if self._first + number not in apart:
                 elsewhere[base] = stand_in(self._first + number)
@@ -154,15 +155,12 @@ class Direct:
             fed: the operands, those that lie well as when this was made.
             goals: where results are wanted, at multiples of `ALIGNMENT`.
         """
-        if not all(are_finite(fed[node]) for node in self._checked):
+        if self._checked and not all(are_finite(fed[node]) for node in self._checked):
             return False
         for node in self._copied:
             self.layout.write(node, fed[node])
-        places = list[int]()
-        for node in self._operands:
-            x = fed[node]
-            is_used = isinstance(x, OnDevice) and node not in self._copied
-            places.append(x.address if is_used else 0)  # type: ignore[union-attr]
+        there: Mapping[Node, Any] = fed
+        places = [there[node].address if is_there else 0 for node, is_there in self._operands]
         return self.launch([*places, *goals])
 
     def launch(self, places: Sequence[int]) -> bool:

@@ -94,11 +94,13 @@ class CudaRunner:
         Nothing of them comes to the host. False where something is wrong: nothing is updated then.
         """
         if not any(goal % ALIGNMENT for goal in goals):
-            there = {node: lies_well(values) for node, values in fed.items()}
-            key = tuple(sizes.items()), tuple(there.items())
+            there = [lies_well(values) for values in fed.values()]
+            key = (*sizes.items(), *fed, *there)
             if key not in self._sized:
-                how = self.plan, self.device, self.tensor_float, there, False, sizes
-                self._sized[key] = direct(*how) if any(there.values()) or not there else None
+                how = self.plan, self.device, self.tensor_float
+                operands = dict(zip(fed, there, strict=True))
+                can = any(there) or not there
+                self._sized[key] = direct(*how, operands, False, sizes) if can else None
                 if len(self._sized) > _LAYOUTS_KEPT:
                     self._sized.popitem(last=False)
             if (made := self._sized[key]) is not None:
@@ -162,8 +164,9 @@ class CudaRunner:
 
     def has_run(self, sizes: Mapping[str, int]) -> bool:
         """Whether there is memory for a step of these sizes already."""
+        made = [one for one in self._sized.values() if one]
         known = tuple(sorted(sizes.items()))
-        return known in self._instances or any(tuple(sorted(k[0])) == known for k in self._sized)
+        return known in self._instances or any(one.layout.sizes == sizes for one in made)
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan as text, what of it NumPy computes, as it has no code for the device, and all launches."""
