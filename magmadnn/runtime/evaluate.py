@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.backends.cpu.forks import cached_property
@@ -284,8 +284,16 @@ class Executable:
         Raises:
             GraphError, ShapeError, DTypeError: if the feeds do not fit.
         """
+        return self.into(feeds, goals)()
+
+    def into(self, feeds: Mapping[Node, Any], goals: Sequence[int]) -> Callable[[], bool]:
+        """`run_into` but for the run: what is called, once, when operands have their values.
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the feeds do not fit.
+        """
         fed, sizes = self._bindings(feeds)
-        return self.cuda.run_at(fed, sizes, goals)
+        return self.cuda.into(fed, sizes, goals)
 
     def update(self, feeds: Mapping[Node, Array]) -> None:
         """A guarded run on a device whose outputs nobody needs, of a program that `can_update` says yes of.

@@ -177,14 +177,14 @@ def test_what_is_wrong_on_one_stage_is_told_on_all(monkeypatch: pytest.MonkeyPat
             np.testing.assert_array_equal(value, before[key])
         if by_hosts:
             return str(error.value)
-        plain = step._there._forward.run_into
+        plain = step._there._forward.into
 
-        def broken(feeds: Any, goals: Any) -> bool:
+        def broken(feeds: Any, goals: Any) -> Any:
             if comm.rank:
                 raise MagmaDNNError("no room")
             return plain(feeds, goals)
 
-        step._there._forward.run_into = broken
+        step._there._forward.into = broken
         with pytest.raises(MagmaDNNError, match="no room"):
             model.fit(X, Y, **options)
         return str(error.value)
@@ -197,8 +197,8 @@ def test_what_is_wrong_on_one_stage_is_told_on_all(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("program", ["_forward", "_backward"])
-@pytest.mark.parametrize("stage", [0, 1])
-def test_an_error_of_a_stage_ends_the_step_on_all(stage: int, program: str) -> None:
+@pytest.mark.parametrize(("stage", "is_early"), [(0, True), (1, False), (1, True), (0, False)])
+def test_an_error_of_a_stage_ends_the_step_on_all(stage: int, is_early: bool, program: str) -> None:
     """Wherever it is, nobody waits for what was not computed."""
 
     def one(comm: Any) -> None:
@@ -209,11 +209,11 @@ def test_an_error_of_a_stage_ends_the_step_on_all(stage: int, program: str) -> N
         there = model._step[2]._there
         assert there.peers is not None
 
-        def fails(feeds: Any, goals: Any) -> bool:
+        def fails(*_: Any) -> bool:
             raise MagmaDNNError("no room")
 
         if comm.rank == stage:
-            getattr(there, program).run_into = fails
+            getattr(there, program).into = fails if is_early else lambda *_: fails
         with pytest.raises(MagmaDNNError, match="no room"):
             model.fit(X, Y, **options)
 
@@ -250,7 +250,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[str]]:
 
         monkeypatch.setattr(owner, name, call)
 
-    wrap(PeerStages, "_run", "run")
+    wrap(PeerStages, "run", "run")
     wrap(PeerStages, "ends", "ends")
     wrap(Direct, "launch", "direct")
     wrap(PeerBuffers, "done", "done")

@@ -84,46 +84,64 @@ class PeerPieces:
 
     def forward(self, run: Any, piece: Any, number: int) -> None:
         """A micro-batch forward, from what comes to what goes on."""
-        peers, stage = self.peers, self._stage
+        peers = self.peers
         assert peers is not None
-        fed = dict(piece.feeds)
-        came = peers.arrived(0, number, piece.sizes)
-        fed |= zip((crossing.arrived for crossing in stage.arrivals), came, strict=True)
-        try:
-            with agreeing(ALONE):
-                own = _for(self._forward, fed)
-                kept, saved = peers.forward(self._forward, own, number, piece.sizes)
-        except Exception as error:
-            run.failed = run.failed or error
-            for crossing in stage.departures:
-                peers.nothing(crossing, 0, number)
+        fed, kept = {**piece.feeds, **peers.coming(0, number, piece.sizes)}, peers.take()
+        if self._has_run(run, self._forward, fed, peers.forward_goals(number, kept), 0):
+            piece.saved, piece.feeds = [kept], {**fed, **peers.saved(kept, piece.sizes)}
         else:
-            piece.saved, piece.feeds = [kept], {**fed, **saved}
-        self._computed()
-        run.sending += peers.tell(0)
+            peers.let_go(kept)
+            for crossing in self._stage.departures:
+                peers.nothing(crossing, 0, number)
+        self._tell(run, piece, 0)
 
     def back(self, run: Any, piece: Any, number: int) -> None:
         """A micro-batch backward."""
         peers, stage = self.peers, self._stage
         assert peers is not None
-        fed = dict(piece.feeds)
-        seeds = (stage.seeds[c.value] for c in stage.departures if c.returns)
-        fed |= zip(seeds, peers.arrived(1, number, piece.sizes), strict=True)
-        has_run = False
-        if piece.saved is not None and stage.backward:
-            try:
-                with agreeing(ALONE):
-                    peers.back(self._backward, _for(self._backward, fed), number, piece.sizes)
-                has_run = True
-            except Exception as error:
-                run.failed = run.failed or error
-        if not has_run:
+        fed = {**piece.feeds, **peers.coming(1, number, piece.sizes)}
+        program = self._backward if piece.saved is not None and stage.backward else None
+        if not self._has_run(run, program, fed, peers.back_goals(number), 1):
             for crossing, _ in stage.returned:
                 peers.nothing(crossing, 1, number)
         if piece.saved is not None:
             peers.let_go(*piece.saved)
+        self._tell(run, piece, 1)
+
+    def _has_run(
+        self, run: Any, executable: Executable | None, fed: Mapping[Node, Any],
+        goals: Sequence[int], way: int,
+    ) -> bool:  # fmt: skip
+        """Prepare a run, wait for what comes, and begin; whether that went well."""
+        peers, start = self.peers, None
+        assert peers is not None
+        try:
+            if executable is not None:
+                own = _for(executable, fed)
+                with agreeing(ALONE):
+                    start = executable.into(own, goals)
+        except Exception as error:
+            run.failed = run.failed or error
+        peers.wait(way)
+        if executable is None or start is None:
+            return False
+        try:
+            with agreeing(ALONE):
+                peers.run(start, executable, own, goals)
+        except Exception as error:
+            run.failed = run.failed or error
+            return False
+        return True
+
+    def _tell(self, run: Any, piece: Any, way: int) -> None:
+        """Let others know of what goes to them, which may be zeros."""
+        assert self.peers is not None
+        try:
+            self.peers.done(way, piece.sizes)
+        except Exception as error:
+            run.failed = run.failed or error
         self._computed()
-        run.sending += peers.tell(1)
+        run.sending += self.peers.tell(way)
 
     def ends(self, run: Any) -> None:
         """When all micro-batches are on their way: wait for the GPU, and add up what it reports."""

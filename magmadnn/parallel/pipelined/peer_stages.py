@@ -9,7 +9,7 @@ report stays on the GPU until then, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,79 +98,77 @@ class PeerStages:
 
     # --- a micro-batch ----------------------------------------------------------------------------
 
-    def forward(
-        self, executable: Executable, feeds: Mapping[Node, Any], number: int, sizes: Mapping[str, int]
-    ) -> tuple[MemoryManager, dict[Node, OnDevice]]:  # fmt: skip
-        """Compute a micro-batch forward; what leaves the stage is where it belongs then.
-
-        Returns:
-            memory to be given to `let_go`, and values that the way back is fed.
-
-        Raises:
-            what `Executable.run` raises.
-        """
-        stage = self._stage
-        nbytes = max(self._saved_bytes, 1)
-        kept = (
-            self._free.pop()
-            if self._free
-            else MemoryManager(nbytes, np.uint8, Kind.DEVICE, self._device)
-        )
-        start, reports = (m.device_pointer(write=True) for m in (kept, self._reports))
-        reports += number * self._report_bytes
-        goals = [self._goal(c, _FORWARD, number) for c in stage.departures]
-        goals += [reports + at for at in self._report_starts]
-        goals += [start + at for at in self._saved_starts]
-        try:
-            self._run(executable, feeds, goals)
-            self._sent(stage.departures, sizes)
-        except Exception:
-            self._free.append(kept)
-            raise
-        saved = {
-            stands: self._seen(node, start + at, sizes, kept)
-            for (node, stands), at in zip(stage.saved, self._saved_starts, strict=True)
-        }
-        return kept, saved
-
-    def back(
-        self, executable: Executable, feeds: Mapping[Node, Any], number: int, sizes: Mapping[str, int]
-    ) -> None:  # fmt: skip
-        """Compute a micro-batch backward; gradients of what came are where they belong then.
-
-        Raises:
-            what `Executable.run` raises.
-        """
-        goals = [self._goal(c, _BACK, number) for c, _ in self._stage.returned]
-        self._run(executable, feeds, goals)
-        self._sent([c for c, _ in self._stage.returned], sizes)
-
-    def _sent(self, crossings: Sequence[Crossing], sizes: Mapping[str, int]) -> None:
-        """Wait for values that others are told of; where there are none the GPU goes on by itself."""
-        if crossings:
-            self._buffers.done()
-            self._buffers.copied += sum(nbytes_of(c.value, sizes) for c in crossings)
+    def take(self) -> MemoryManager:
+        """Memory for what the way back of a micro-batch needs, to be given to `let_go`."""
+        if self._free:
+            return self._free.pop()
+        return MemoryManager(max(self._saved_bytes, 1), np.uint8, Kind.DEVICE, self._device)
 
     def let_go(self, kept: MemoryManager) -> None:
         """Take memory for another micro-batch."""
         self._free.append(kept)
 
-    def arrived(self, way: int, number: int, sizes: Mapping[str, int]) -> list[OnDevice]:
-        """Wait for the values of a micro-batch that come, on its way forward (0) or back (1).
+    def forward_goals(self, number: int, kept: MemoryManager) -> list[int]:
+        """Where results of the forward program belong: values that depart, reports, and what is kept."""
+        start, reports = (m.device_pointer(write=True) for m in (kept, self._reports))
+        reports += number * self._report_bytes
+        goals = [self._goal(c, _FORWARD, number) for c in self._stage.departures]
+        goals += [reports + at for at in self._report_starts]
+        return goals + [start + at for at in self._saved_starts]
 
-        Those of all arrivals, or of all departures that return.
-        """
+    def back_goals(self, number: int) -> list[int]:
+        """Where results of the backward program belong: gradients of what came."""
+        return [self._goal(c, _BACK, number) for c, _ in self._stage.returned]
+
+    def saved(self, kept: MemoryManager, sizes: Mapping[str, int]) -> dict[Node, OnDevice]:
+        """What the backward program is fed of the forward one."""
+        start = kept.device_pointer(write=True)
+        pairs = zip(self._stage.saved, self._saved_starts, strict=True)
+        return {stands: self._seen(node, start + at, sizes, kept) for (node, stands), at in pairs}
+
+    def coming(self, way: int, number: int, sizes: Mapping[str, int]) -> dict[Node, OnDevice]:
+        """What a program is fed of other stages, on its way forward (0) or back (1): there after `wait`."""
+        own, buffer, stage = self._comm.rank, self._buffers.own[0], self._stage
+        pairs = [(c, c.arrived) for c in stage.arrivals]
+        if way == _BACK:
+            pairs = [(c, stage.seeds[c.value]) for c in stage.departures if c.returns]
+        return {
+            node: self._seen(
+                c.value, buffer + self._place(own, c, way, number), sizes, self._buffers
+            )
+            for c, node in pairs
+        }
+
+    def wait(self, way: int) -> None:
+        """Wait until all that comes of a micro-batch is there."""
         for rank, tag in self._coming[way].items():
             self._comm.recv(self._come, rank, tag=tag + way)
-        own, buffer = self._comm.rank, self._buffers.own[0]
-        crossings = self._stage.arrivals
+
+    def run(
+        self, start: Callable[[], bool], executable: Executable, feeds: Mapping[Node, Any],
+        goals: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Start what `Executable.into` has made of these feeds.
+
+        Raises:
+            what `Executable.run` raises.
+        """
+        if start():
+            return
+        found = executable.run(feeds)  # says what is wrong
+        for goal, value in zip(goals, found, strict=True):
+            self._memory.copy_to_device(
+                goal, np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            )
+
+    def done(self, way: int, sizes: Mapping[str, int]) -> None:
+        """Wait for values that others are told of; where there are none the GPU goes on by itself."""
+        crossings = self._stage.departures
         if way == _BACK:
-            crossings = [c for c in self._stage.departures if c.returns]
-        places = [buffer + self._place(own, c, way, number) for c in crossings]
-        return [
-            self._seen(c.value, place, sizes, self._buffers)
-            for c, place in zip(crossings, places, strict=True)
-        ]
+            crossings = [c for c, _ in self._stage.returned]
+        if crossings:
+            self._buffers.done()
+            self._buffers.copied += sum(nbytes_of(c.value, sizes) for c in crossings)
 
     def tell(self, way: int) -> list[tuple[Any, Array]]:
         """Say that the values of a micro-batch are where they go; requests, and what they send."""
@@ -201,15 +199,6 @@ class PeerStages:
         ]
 
     # --- places -----------------------------------------------------------------------------------
-
-    def _run(self, executable: Executable, feeds: Mapping[Node, Any], goals: Sequence[int]) -> None:
-        if executable.run_into(feeds, goals):
-            return
-        found = executable.run(feeds)  # says what is wrong
-        for goal, value in zip(goals, found, strict=True):
-            self._memory.copy_to_device(
-                goal, np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            )
 
     def _goal(self, crossing: Crossing, way: int, number: int) -> int:
         rank = crossing.goal if way == _FORWARD else crossing.source

@@ -7,7 +7,8 @@ constant, or shares memory with another value. Variables are updated behind that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -157,11 +158,22 @@ class Direct:
         """
         if self._checked and not all(are_finite(fed[node]) for node in self._checked):
             return False
-        for node in self._copied:
-            self.layout.write(node, fed[node])
+        return self.prepared(fed, goals)()
+
+    def prepared(self, fed: Fed, goals: Sequence[int]) -> Callable[[], bool]:
+        """The same but for looks at operands on the host, to be called when operands have their values."""
         there: Mapping[Node, Any] = fed
         places = [there[node].address if is_there else 0 for node, is_there in self._operands]
-        return self.launch([*places, *goals])
+        places += goals
+        if not self._copied:
+            return partial(self.launch, places)
+
+        def run() -> bool:
+            for node in self._copied:
+                self.layout.write(node, fed[node])
+            return self.launch(places)
+
+        return run
 
     def launch(self, places: Sequence[int]) -> bool:
         """The same where `is_whole`: all operands are computed with where they lie.

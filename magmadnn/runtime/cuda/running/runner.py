@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from magmadnn.backends.cuda import device_engine
@@ -88,10 +89,11 @@ class CudaRunner:
             return False
         return self.instance({}).run_into(fed, goals)
 
-    def run_at(self, fed: Fed, sizes: Mapping[str, int], goals: Sequence[int]) -> bool:
-        """A run whose outputs are written to addresses there, where that can be without copies of operands.
+    def into(self, fed: Fed, sizes: Mapping[str, int], goals: Sequence[int]) -> Callable[[], bool]:
+        """A run whose outputs are written to addresses there, on operands where they lie if that can be.
 
-        Nothing of them comes to the host. False where something is wrong: nothing is updated then.
+        It begins when what this gives is called, once, which says False where something is wrong: nothing is
+        updated then. Nothing of the outputs comes to the host.
         """
         if not any(goal % ALIGNMENT for goal in goals):
             there = [lies_well(values) for values in fed.values()]
@@ -105,8 +107,8 @@ class CudaRunner:
                     self._sized.popitem(last=False)
             if (made := self._sized[key]) is not None:
                 self.direct_runs += 1
-                return made.run(fed, goals)
-        return self.instance(sizes).run_into(fed, goals)
+                return made.prepared(fed, goals)
+        return partial(self.instance(sizes).run_into, fed, goals)
 
     def direct(self, operands: Mapping[Node, bool], finite: bool) -> Direct | None:
         """What computes with those operands where they lie of which this is said; None where nothing can."""
