@@ -124,7 +124,8 @@ def uniform_each(
         return np.stack([uniform(seed, stream, count, dtype) for seed in seeds])
     block = np.tile(np.arange(blocks, dtype=np.uint64), len(seeds))
     high = (np.full_like(block, stream & 0xFFFFFFFF), np.full_like(block, stream >> 32))
-    own = np.repeat(np.array(seeds, np.uint64), blocks)
+    keys = [int(seed) & 0xFFFF_FFFF_FFFF_FFFF for seed in seeds]
+    own = np.repeat(np.array(keys, np.uint64), blocks)
     words = philox_4x32(np.stack([block, np.zeros_like(block), *high]), (own & _LOW, own >> _HALF))
     bits = words.T.astype(np.uint32).reshape(len(seeds), -1)[:, :count] >> np.uint32(32 - digits)
     return (bits.astype(np.float32) * np.float32(2.0**-digits)).astype(dtype)

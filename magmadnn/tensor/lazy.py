@@ -47,6 +47,10 @@ class LazyTensor:
         else:
             self._tensor.write(values)
 
+    def let_go(self) -> None:
+        """Forget the values of `hold`, which nobody has used."""
+        self._held = None
+
     @property
     def tensor(self) -> Tensor:
         """The values, drawn now if they were not yet."""

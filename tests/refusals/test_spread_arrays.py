@@ -88,6 +88,31 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "Rows: on= names no worker",
     ),
+    "a worker that is no whole number": (
+        lambda p: Rows(on=(0, 0.5)),
+        ArgumentError,
+        "Rows: on= must be whole numbers such as (0, 1), got (0, 0.5)",
+    ),
+    "workers in a text": (
+        lambda p: md.dmath.Columns(on="01"),
+        ArgumentError,
+        "Columns: on= must be whole numbers such as (0, 1), got '01'",
+    ),
+    "a worker in place of several": (
+        lambda p: md.dmath.Replicated(on=1),
+        ArgumentError,
+        "Replicated: on= must be whole numbers such as (0, 1), got 1",
+    ),
+    "sizes that are true": (
+        lambda p: Rows(sizes=(True, 3)),
+        ArgumentError,
+        "Rows: sizes= must be whole numbers such as (0, 1), got (True, 3)",
+    ),
+    "two copies on a worker": (
+        lambda p: md.dmath.Replicated(on=(2, 0, 2)),
+        ArgumentError,
+        "Replicated: on= names worker 2 twice, and it has one copy; got [2, 0, 2]",
+    ),
     "a layout of other workers": (
         made(resolve(Rows(), (4, 4), 3)),
         ArgumentError,

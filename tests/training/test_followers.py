@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,7 @@ from magmadnn import layers, optim
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.runtime.cpu.sliced.blocks import CourseBlock
 from magmadnn.storage.checkpoint import parameters_sha256
+from magmadnn.tensor.lazy import LazyTensor
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
 from magmadnn.training.many.course import FitCourse
@@ -238,3 +244,115 @@ def test_rows_of_a_history_are_made_when_they_are_asked_for() -> None:
     assert history["loss"] == [2.0, 1.0, 0.0]
     history.rows.append({"epoch": 4.0, "seconds": 9.0})
     assert (len(history), history.last["epoch"], history.median_seconds) == (4, 4.0, 0.5)
+
+
+@dataclass(frozen=True)
+class Doubled(md.init.uniform):
+    def make(self, *given: Any) -> Any:
+        return np.float32(2) * super().make(*given)
+
+
+class OwnCall(md.init.glorot_uniform):
+    def __call__(self, *given: Any) -> Any:
+        return np.float32(3) * super().__call__(*given)
+
+
+class Shifted(md.init.zeros):
+    def make(self, shape: Any, dtype: Any, seed: int, stream: int) -> Any:
+        return np.full(shape, 0.25, dtype)
+
+
+class NotCompared(md.init.Initializer):
+    def __init__(self, value: float) -> None:
+        object.__setattr__(self, "value", value)
+
+    def make(self, shape: Any, dtype: Any, seed: int, stream: int) -> Any:
+        return np.full(shape, self.__dict__["value"])
+
+
+OWN_INITS: list[Callable[[int], md.init.Initializer]] = [
+    lambda k: Doubled(), lambda k: OwnCall(), lambda k: Shifted(), lambda k: NotCompared(0.1 * k),
+    lambda k: md.init.constant(-0.0 if k % 2 else 0.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("init", OWN_INITS)
+def test_initial_values_by_classes_of_ones_own(
+    init: Callable[[int], md.init.Initializer], followed: list[int]
+) -> None:
+    def build(k: int) -> md.Model:
+        net = [layers.Input((7,)), layers.Dense(3, kernel_init=init(k), bias_init=init(k))]
+        return md.Model(net, loss="cross_entropy", optimizer=optim.SGD(0.0), seed=k)
+
+    assert_as_alone(build)
+    assert followed == [3]
+
+
+class Scaled(layers.Layer):
+    """One parameter without axes."""
+
+    first: float = 1.0
+
+    def build(self, x: Any) -> None:
+        self.scale = self.parameter("scale", (), init=md.init.constant(self.first))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.scale
+
+
+def test_other_initial_values_of_scalars(followed: list[int]) -> None:
+    def build(k: int) -> md.Model:
+        net = [layers.Input((7,)), Scaled(first=1.0 + k), layers.Dense(3)]
+        return md.Model(net, loss="cross_entropy", optimizer="adam", seed=k)
+
+    assert_as_alone(build)
+    assert followed == [3]
+
+
+@pytest.mark.parametrize("first", [2**63, 2**64 - 2, 2**70])
+def test_large_seeds(first: int, followed: list[int]) -> None:
+    def build(k: int) -> md.Model:
+        net = [layers.Input((7,)), layers.Dense(5), layers.Dropout(0.3), layers.Dense(3)]
+        return md.Model(net, loss="cross_entropy", optimizer="adam", seed=first + k)
+
+    assert_as_alone(build)
+    assert followed == [3]
+
+
+def test_histories_can_be_copied_and_keep_no_models() -> None:
+    models = [network(k) for k in range(4)]
+    histories = md.fit_many(models, X, Y, epochs=3, batch_size=BATCH, verbose=False)
+    held = [weakref.ref(next(iter(model.named().values())).node.value) for model in models]
+    history = histories[2]
+    assert pickle.loads(pickle.dumps(histories[3])).rows == copy.deepcopy(histories[3]).rows
+    del models, histories
+    gc.collect()
+    assert [one() is None for one in held[1:]] == [True] * 3  # but for the lead's graphs
+    copies = [pickle.loads(pickle.dumps(history)), copy.copy(history), copy.deepcopy(history)]
+    assert all(one.rows == history.rows and len(one) == 3 for one in copies)
+    gc.collect()
+    assert held[0]() is None
+    history.stopped = "enough"
+    assert pickle.loads(pickle.dumps(history)).stopped == "enough"
+    assert len(pickle.loads(pickle.dumps(History()))) == 0
+
+
+def test_an_interrupt_leaves_a_model_trained_or_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, hold = network(1), LazyTensor.hold
+    alone.fit(X, Y, epochs=3, batch_size=BATCH, verbose=False)
+    for at in range(1, 5):
+        models, calls = [network(k) for k in range(3)], list[int]()
+
+        def interrupted(self: LazyTensor, values: Any, at: int = at, calls: Any = calls) -> None:
+            calls.append(at)
+            hold(self, values)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(LazyTensor, "hold", interrupted)
+            md.fit_many(models, X, Y, epochs=3, batch_size=BATCH, verbose=False)
+        assert [model.epochs_done for model in models] == [3, 0, 0]
+        md.fit_many(models[1:], X, Y, epochs=3, batch_size=BATCH, verbose=False)
+        sums = [parameters_sha256(m.values().items()) for m in (models[1], alone)]
+        assert sums[0] == sums[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -151,6 +151,19 @@ def _clipped(size: int | None, n: int) -> tuple[int, ...]:
     return (*range(0, max(n, 1), size), n)
 
 
+def _whole_numbers(what: str, value: Any) -> tuple[int, ...]:
+    """A tuple of integers, from any sequence or array of some.
+
+    Raises:
+        ArgumentError: for anything else.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        found = tuple(value)
+        if all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in found):
+            return tuple(map(int, found))
+    raise ArgumentError(f"{what}= must be whole numbers such as (0, 1), got {quoted(value)}")
+
+
 @dataclass(frozen=True)
 class _Strips:
     """An array cut along one axis.
@@ -170,7 +183,7 @@ class _Strips:
         for field in ("sizes", "on"):
             value = getattr(self, field)
             if value is not None:
-                object.__setattr__(self, field, tuple(int(v) for v in value))
+                object.__setattr__(self, field, _whole_numbers(f"{name}: {field}", value))
         if self.sizes is not None and self.block is not None:
             raise ArgumentError(f"{name}: give sizes= or block=, not both")
         if self.block is not None and self.block < 1:
@@ -240,9 +253,15 @@ class Replicated:
 
     def __post_init__(self) -> None:
         if self.on is not None:
-            object.__setattr__(self, "on", tuple(self.on))
+            object.__setattr__(self, "on", _whole_numbers("Replicated: on", self.on))
             if not self.on:
                 raise ArgumentError("Replicated: on= names no worker")
+            for worker in self.on:
+                if self.on.count(worker) > 1:
+                    raise ArgumentError(
+                        f"Replicated: on= names worker {worker} twice, and it has one copy; got "
+                        f"{quoted(list(self.on))}"
+                    )
 
     def layout(self, shape: tuple[int, ...], workers: int) -> Layout:
         """The layout of an array of this shape."""

@@ -140,6 +140,8 @@ def _word(one: Splittable, layout: Layout) -> tuple[str, On] | None:
     if all(holders == first for holders in layout.holders):
         return "data", None if len(first) == ranks else first
     on = tuple(holders[0] for holders in layout.holders)
+    if len(set(on)) < len(on):  # a rank has several strips
+        return None
     for word in one.splits:
         axis = 0 if word == "rows" else last
         if one.fits(word, len(on)) and layout == strips(layout.shape, axis, ranks, on):

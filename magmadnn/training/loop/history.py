@@ -34,7 +34,7 @@ class History(ExplainsAttributes):
 
     def __init__(self, rows: list[Row] | None = None) -> None:
         self._rows: list[Row] | None = rows or []
-        self._later: tuple[int, Callable[[int], Row]] = (0, lambda number: {})
+        self._later: tuple[int, Callable[[int], Row]] | None = None
         self.stopped: str | None = None
         self.failed = False
 
@@ -50,22 +50,32 @@ class History(ExplainsAttributes):
         made._rows, made._later = None, (count, row)
         return made
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rows": self.rows, "stopped": self.stopped, "failed": self.failed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._later = None
+        for name, value in state.items():
+            setattr(self, name, value)
+
     @property
     def rows(self) -> list[Row]:
         """A row for each epoch, in order."""
         if self._rows is None:
+            assert self._later is not None
             count, row = self._later
-            self._rows = [row(number) for number in range(count)]
+            self._rows, self._later = [row(number) for number in range(count)], None
         return self._rows
 
     @rows.setter
     def rows(self, rows: list[Row]) -> None:
-        self._rows = rows
+        self._rows, self._later = rows, None
 
     @property
     def last(self) -> Row:
         """The row of the last epoch; there has to be one."""
         if self._rows is None:
+            assert self._later is not None
             count, row = self._later
             return row(count - 1)
         return self._rows[-1]
@@ -89,7 +99,7 @@ class History(ExplainsAttributes):
         return [row.get(name, math.nan) for row in self.rows]
 
     def __len__(self) -> int:
-        return self._later[0] if self._rows is None else len(self._rows)
+        return len(self._rows or ()) if self._later is None else self._later[0]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)

@@ -73,8 +73,7 @@ class _Rounds:
                 if self._ready:
                     self._start()
         finally:
-            if self._running:
-                self._round.finish()
+            self._round.end()
 
     def _prepare(self) -> None:
         """Prepare trainings, as long as other threads are busy."""

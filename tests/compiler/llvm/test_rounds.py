@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
 from magmadnn.compiler.llvm.driver.driver import Task
 from magmadnn.compiler.llvm.driver.rounds import Nested, Round
+from magmadnn.compiler.llvm.driver.team import Team, Teams
 from magmadnn.compiler.llvm.kernel import block, load
 
 Numbers = NDArray[np.float64]
@@ -101,3 +103,45 @@ def test_batches_of_none_do_nothing() -> None:
     turns.start([program], 0)
     turns.finish()
     assert not result.any()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("method", ["take", "start", "finish", "give"])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupted_round_ends(
+    threads: int, method: str, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = np.random.default_rng(3).normal(size=(200, 400))
+    result = np.zeros_like(source)
+    program, held = copying(source, result, 200)
+    program.batches = 200
+    turns = Round(threads, 1)
+    owner = Teams if method in ("take", "give") else Team
+    own = getattr(owner, method)
+
+    def interrupted(self: Any, *given: Any) -> Any:
+        if before:
+            raise KeyboardInterrupt
+        own(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            turns.start([program], 0)
+            turns.finish()
+    turns.end()
+    turns.end()
+    began = method in ("finish", "give") or (method == "start" and not before)
+    if began and (threads > 1 or method == "give" or not before):
+        expected = source[::-1] if threads > 1 or method != "start" else np.zeros_like(source)
+        np.testing.assert_array_equal(result, expected)
+    else:
+        assert not result.any()
+    again = np.zeros_like(source)
+    program, more = copying(source, again, 200)
+    program.batches = 200
+    turns.start([program], 0)
+    turns.finish()
+    np.testing.assert_array_equal(again, source[::-1])
+    assert held and more

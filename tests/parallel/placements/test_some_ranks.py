@@ -325,6 +325,20 @@ def test_what_moves() -> None:
         assert routed(before, after, 4).sent == sent, (before, after)
 
 
+@pytest.mark.parametrize(
+    "layout", [Columns(block=3), Columns(on=(0, 1, 0)), Rows(on=(1, 0, 0, 1)), Rows(block=7)]
+)
+def test_several_strips_on_a_rank_say_who_keeps_them(layout: Any) -> None:
+    # other sizes of strips say who keeps them too; all compute
+    found, others = (
+        simulate(2, lambda comm, one=one: trained(comm, {"dense_1": one}))
+        for one in (layout, Columns(sizes=(5, 7)))
+    )
+    for one, other in zip(found, others, strict=True):
+        assert isinstance(one[2], LaidOutStep)
+        same(one, other)
+
+
 def test_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mpi4py")
     monkeypatch.setenv(

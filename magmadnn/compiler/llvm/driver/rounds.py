@@ -151,9 +151,10 @@ class Round:
         self._table = shared_words(most * TASK_WORDS).reshape(-1, TASK_WORDS)
         self._team: Team | None = None
         self._kept: list[Task] = []
+        self._before = 0  # programs that the team had begun before this
 
     def start(self, programs: Sequence[Nested], scratch_bytes: int) -> None:
-        """Let the other threads begin; `finish` has to follow.
+        """Let the other threads begin; `finish` has to follow, or `end` where Ctrl-C comes in between.
 
         Args:
             programs: at least one, and no more than was said.
@@ -163,8 +164,9 @@ class Round:
         count = len(self._kept)
         self._table[:count] = table_of([self._kept]).lines
         words = np.array([0, 1, self._table.ctypes.data, count], np.int64).data
-        self._team = self._teams.take(scratch_bytes)
-        self._team.start(words)
+        team = self._teams.take(scratch_bytes)
+        self._before, self._team = team.begun, team
+        team.start(words)
 
     @property
     def is_done(self) -> bool:
@@ -174,10 +176,20 @@ class Round:
     def finish(self) -> NDArray[np.int64]:
         """Take part until all is done; the CPU's ticks that each program has taken."""
         assert self._team is not None
-        team, self._team = self._team, None
-        try:
-            team.finish()
-        finally:
-            self._teams.give(team)
+        self._team.finish()
+        self._give()
         count, self._kept = len(self._kept), []
         return self._table[:count, _TICKS].copy()
+
+    def end(self) -> None:
+        """See that nothing runs any more, wherever `start` or `finish` was interrupted."""
+        team = self._team
+        if team is not None:
+            if team.begun != self._before and not team.is_done:
+                team.finish()
+            self._give()
+
+    def _give(self) -> None:
+        team, self._team = self._team, None
+        if team is not None:
+            self._teams.give(team)

@@ -103,6 +103,11 @@ class Team:
         self._start(*self._addresses)
 
     @property
+    def begun(self) -> int:
+        """How many programs the workers have begun; 0 where there are none."""
+        return int(self._control[Control.COMMAND])
+
+    @property
     def is_done(self) -> bool:
         """Whether the workers have done all of what was started."""
         gate, part = int(self._control[Control.GATE]), int(self._control[Control.SLICE])

@@ -25,6 +25,7 @@ from magmadnn.graph.op import Array
 from magmadnn.ops.philox import stream_of
 from magmadnn.runtime.cpu.sliced.blocks import CourseBlock
 from magmadnn.runtime.threads import thread_count
+from magmadnn.tensor.init import is_alike
 from magmadnn.tensor.lazy import LazyTensor
 from magmadnn.training.arguments import TRAINED_NOW
 from magmadnn.training.loop.history import History, Row
@@ -193,29 +194,37 @@ class Lead:
         return [*found, *(np.tile(looked, whole.epochs) for looked in whole.looked)]
 
     def _give(self, model: Model, kind: Kind, values: Mapping[Node, Array]) -> None:
-        """All that a training leaves in a model but its history."""
-        for own, node in zip(kind.leaves, self._kind.leaves, strict=True):
-            if node in values:
-                own.value.hold(values[node])
-        trained = tuple([variable.node for variable in trained_of(model.variables())])
-        state = {
-            name: values.get(n, self._state[name]) for name, n in self._step.state_variables.items()
-        }
-        model._carried = Carried(trained, state, {}, self._sample)
-        model.epochs_done = self._whole.epochs
-        model.preparation = self._course.fit.model.preparation
+        """All that a training leaves in a model but its history; none of it where Ctrl-C comes meanwhile."""
+        before = model.preparation
+        try:
+            for own, node in zip(kind.leaves, self._kind.leaves, strict=True):
+                if node in values:
+                    own.value.hold(values[node])
+            trained = tuple([variable.node for variable in trained_of(model.variables())])
+            state = {
+                name: values.get(n, self._state[name])
+                for name, n in self._step.state_variables.items()
+            }
+            model._carried = Carried(trained, state, {}, self._sample)
+            model.epochs_done = self._whole.epochs
+            model.preparation = self._course.fit.model.preparation
+        except BaseException:
+            for own in kind.leaves:
+                own.value.let_go()
+            model._carried, model.epochs_done, model.preparation = None, 0, before
+            raise
 
 
 def _draw(goal: Array, storages: Sequence[LazyTensor]) -> None:
     """The initial values of a variable of some models; those of one initialiser are drawn together."""
     first = storages[0]
     stream = stream_of(str(first.name))
-    if all(one.init == first.init for one in storages):
+    if all(is_alike(one.init, first.init) for one in storages):
         seeds = [one.seed for one in storages]
         goal[:] = first.init.each(first.shape, first.dtype, seeds, stream)
         return
-    for own, one in zip(goal, storages, strict=True):
-        own[...] = one.init(one.shape, one.dtype, one.seed, stream)
+    for number, one in enumerate(storages):
+        goal[number, ...] = one.init(one.shape, one.dtype, one.seed, stream)
 
 
 class _Rows:
@@ -237,7 +246,8 @@ class _Rows:
         kinds: Sequence[Kind],
         seconds: Sequence[float],
     ) -> None:
-        self._epochs, self._kinds = whole.epochs, kinds
+        self._epochs = whole.epochs
+        self._rates = [float(kind.settings.get("learning_rate", math.nan)) for kind in kinds]
         self.seconds = [max(own, 1e-9) for own in seconds]
         training, held = len(whole.counts), whole.evaluation
         self._trained = _Measured(objective, whole.epochs, whole.sizes, found[:training])
@@ -253,7 +263,7 @@ class _Rows:
         if self._held is not None:
             row |= {f"val_{k}": v for k, v in self._held.results(number).items()}
         return row | {
-            "learning_rate": float(self._kinds[model].settings.get("learning_rate", math.nan)),
+            "learning_rate": self._rates[model],
             "seconds": seconds,
             "samples_per_second": self._trained.rows / seconds,
         }
