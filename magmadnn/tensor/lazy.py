@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.graph.op import Array
 
 from .init import Initializer
 from .tensor import Tensor
+
+_making = ProcessLock(reentrant=True)  # an initialiser of a user's may read other variables
 
 
 class LazyTensor:
@@ -54,19 +57,24 @@ class LazyTensor:
     @property
     def tensor(self) -> Tensor:
         """The values, drawn now if they were not yet."""
-        if self._tensor is None and self._held is not None:
-            self._tensor, self._held = Tensor.wrap(self._held), None
-        if self._tensor is None:
-            self._tensor = Tensor(
-                self.shape, self.init, self.dtype, seed=self.seed, name=str(self.name)
-            )
-        return self._tensor
+        found = self._tensor
+        if found is not None:
+            return found
+        with _making:  # of two threads that read first both have this one
+            if self._tensor is None and self._held is not None:
+                self._tensor, self._held = Tensor.wrap(self._held), None
+            if self._tensor is None:
+                self._tensor = Tensor(
+                    self.shape, self.init, self.dtype, seed=self.seed, name=str(self.name)
+                )
+            return self._tensor
 
     def read(self) -> Array:
         """The values on the host, not to be written."""
-        if self._held is None:
+        held = self._held
+        if held is None:
             return self.tensor.read()
-        found = self._held.view()
+        found = held.view()
         found.flags.writeable = False
         return found
 
