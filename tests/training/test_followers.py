@@ -356,3 +356,25 @@ def test_an_interrupt_leaves_a_model_trained_or_as_it_was(monkeypatch: pytest.Mo
         md.fit_many(models[1:], X, Y, epochs=3, batch_size=BATCH, verbose=False)
         sums = [parameters_sha256(m.values().items()) for m in (models[1], alone)]
         assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("written", ["x", "y", "held"])
+def test_data_that_was_written_to_is_prepared_anew(written: str, followed: list[int]) -> None:
+    names = np.array(["ab", "c", "d"])[Y]
+    arrays = {"x": X.copy(), "y": names, "held": X[:11] + 1}
+    given: dict[str, Any] = {"batch_size": BATCH, "epochs": 2, "verbose": False}
+    given["validation_data"] = arrays["held"], names[:11].copy()
+
+    def build(k: int) -> md.Model:
+        return network(k, preparation=md.data.Standardize())
+
+    with keeping(Leads()):
+        md.fit_many([build(k) for k in range(3)], arrays["x"], arrays["y"], **given)
+        md.fit_many([build(5)], arrays["x"], arrays["y"], **given)
+        arrays[written][:5] = arrays[written][5:10].copy()
+        models = [build(k) for k in range(3)]
+        histories = md.fit_many(models, arrays["x"], arrays["y"], **given)
+    assert followed == [2, 1, 2]
+    alone = build(2)
+    assert measured(alone.fit(arrays["x"], arrays["y"], **given)) == measured(histories[2])
+    assert np.array_equal(alone.predict(X), models[2].predict(X))

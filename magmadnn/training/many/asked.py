@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
+from magmadnn.data._structure import leaves
 from magmadnn.runtime.agreement import agreement
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
@@ -15,7 +19,7 @@ from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.raw_data import SharedData
 
-from .following.followers import kept_leads
+from .following.followers import are_kept, kept_leads
 from .following.kinds import kind_of
 from .given import Rows, is_plain, sent, taken
 from .members import Member
@@ -165,9 +169,20 @@ class Asked:
                 member.kind = kind_of(models[number])
             if member.kind is not None:
                 key = (member.kind.like, self.batch_sizes[number], self.epochs[number], common)
+                if models[number].preparation is not None and are_kept():
+                    key = (*key, self._digest)  # what was prepared is of these very numbers
                 groups.setdefault(key, []).append(member)
         leads = kept_leads()
         return {k: own for k, own in groups.items() if len(own) > 1 or leads.get(k) is not None}
+
+    @cached_property
+    def _digest(self) -> bytes:
+        """Of the numbers of x, y and what is validated on."""
+        found = hashlib.blake2b(digest_size=16)
+        for value in (self.x, self.y, *(self.validation_data or ())):
+            for _, array in leaves(value, "x"):
+                found.update(np.ascontiguousarray(array).view(np.uint8))
+        return found.digest()
 
     @property
     def _is_plain(self) -> bool:

@@ -88,6 +88,11 @@ def kept_leads() -> Leads:
     return Leads() if found is None else found
 
 
+def are_kept() -> bool:
+    """Whether leads stay for later calls."""
+    return _leads.get() is not None
+
+
 class Lead:
     """The training of a model that others can follow.
 
