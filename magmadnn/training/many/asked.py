@@ -168,7 +168,12 @@ class Asked:
             if all(callback.is_idle for callback in self.callbacks[number]):
                 member.kind = kind_of(models[number])
             if member.kind is not None:
-                key = (member.kind.like, self.batch_sizes[number], self.epochs[number], common)
+                key: tuple[Hashable, ...] = (
+                    member.kind.like,
+                    self.batch_sizes[number],
+                    self.epochs[number],
+                    common,
+                )
                 if models[number].preparation is not None and are_kept():
                     key = (*key, self._digest)  # what was prepared is of these very numbers
                 groups.setdefault(key, []).append(member)
@@ -181,7 +186,7 @@ class Asked:
         found = hashlib.blake2b(digest_size=16)
         for value in (self.x, self.y, *(self.validation_data or ())):
             for _, array in leaves(value, "x"):
-                found.update(np.ascontiguousarray(array).view(np.uint8))
+                found.update(np.ascontiguousarray(array).view(np.uint8).data)
         return found.digest()
 
     @property
