@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.search import searching
 from magmadnn.search.trials.records import DONE, Job, Outcome, plain_result
 from magmadnn.workflow.description.history import History
 from magmadnn.workflow.ranks.plan_folder import open_folder
@@ -114,10 +115,13 @@ class Module(Tuples):
         (True, 7, [7, 7, 7, 5]),
         (False, None, [4] * 6 + [2]),  # 26 points, four calls for each of two ranks: 4 in one
         (False, 1, [1] * 26),
-        (False, 40, [16, 10]),
+        (False, 40, [16, 10]),  # no more than a search trains in one call
     ],
 )
-def test_points_of_one_call(batches: bool, together: int | None, expected: list[int]) -> None:
+def test_points_of_one_call(
+    batches: bool, together: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_TOGETHER", 16)
     names: dict[str, Any] = {"__name__": "here"}
     exec(SEARCH, names)
     context = Module(3)
