@@ -14,6 +14,7 @@ from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop.own_rows import OwnRows
+from tests.parallel.parameters import assert_near
 
 DRAW = np.random.default_rng(7)
 X = DRAW.normal(size=(331, 6))
@@ -55,8 +56,7 @@ def test_one_worker_is_a_training_without_workers() -> None:
         assert set(stale) <= {0}
         for row, expected in zip(rows, history.rows, strict=True):
             assert row == pytest.approx({k: expected[k] for k in row}, rel=1e-12)
-        for name, value in alone.values().items():
-            np.testing.assert_allclose(model.values()[name], value, rtol=0, atol=1e-12)
+        assert_near(model.values(), alone.values())
     assert model.epochs_done == 4
 
 

@@ -14,6 +14,7 @@ from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, CheckpointError, DataError, MagmaDNNError, NumericError
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.storage.checkpoint import parameters_sha256
+from tests.parallel.parameters import assert_near
 
 DRAW = np.random.default_rng(5)
 ROWS = 103  # of which the last batch of 32 has 7: shards of one row, and one that is empty
@@ -104,8 +105,7 @@ def test_it_is_the_training_of_one_rank_on_the_same_batches(options: dict[str, A
     _, shared = simulate(3, lambda comm: trained(comm, make, x, **options))[0]
     for expected, found in zip(alone, shared, strict=True):
         assert found == pytest.approx(expected, rel=1e-12)
-    for name, value in models[0].values().items():
-        np.testing.assert_allclose(models[1].values()[name], value, rtol=0, atol=1e-12)
+    assert_near(models[1].values(), models[0].values())
 
 
 def test_statistics_of_batches_are_means_over_shards() -> None:

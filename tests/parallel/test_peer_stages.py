@@ -19,6 +19,7 @@ from magmadnn.parallel.pipelined.peer_stages import PeerStages
 from magmadnn.parallel.pipelined.step import PipelineStep
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.running.direct import Direct
+from tests.parallel.parameters import assert_near
 from tests.parallel.test_peers import count_copies
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
@@ -107,8 +108,7 @@ def test_larger_batches_get_larger_buffers() -> None:
             way = md.parallel.Pipeline(simulate(1, lambda comm: comm)[0], micro_batches=3)
             alone.fit(X, Y, batch_size=size, epochs=1, verbose=False, parallel=way)
         for values in simulate(2, one):
-            for name, value in alone.values().items():
-                np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-11)
+            assert_near(values, alone.values(), 1e-11)
 
 
 @pytest.mark.parametrize("make", [clipped, residual])
@@ -122,8 +122,7 @@ def test_what_crosses_by_the_hosts(make: Callable[[str], md.Model]) -> None:
         X, Y, batch_size=32, epochs=2, verbose=False,
         parallel=md.parallel.Pipeline(simulate(1, lambda comm: comm)[0], micro_batches=3),
     )  # fmt: skip
-    for name, value in alone.values().items():
-        np.testing.assert_allclose(found[0][1][name], value, rtol=0, atol=1e-11)
+    assert_near(found[0][1], alone.values(), 1e-11)
 
 
 def test_no_activations_pass_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from magmadnn.parallel.peers.parameters import PeerParameters
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.data.copies import CopiesAtOnce
 from magmadnn.storage.checkpoint import parameters_sha256
+from tests.parallel.parameters import assert_near
 from tests.runtime.cuda.emulator import HostMemory, emulated_device, needs_compiler
 
 pytestmark = needs_compiler
@@ -108,8 +109,7 @@ def test_one_worker_is_a_training_alone() -> None:
         ):
             assert step.peer_bytes > 0
             assert losses == pytest.approx([row["loss"] for row in history.rows], rel=1e-12)
-            for name, value in alone.values().items():
-                np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-12)
+            assert_near(values, alone.values())
 
 
 def test_nothing_large_passes_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

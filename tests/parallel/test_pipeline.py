@@ -14,6 +14,7 @@ from magmadnn.comm import Communicator, Network, simulate
 from magmadnn.errors import ArgumentError, DataError, MagmaDNNError, NumericError, UnknownNameError
 from magmadnn.parallel.pipelined.schedule import orders
 from magmadnn.parallel.pipelined.stages import evened
+from tests.parallel.parameters import assert_near
 
 DRAW = np.random.default_rng(11)
 ROWS = 103  # of which the last batch of 32 has 7
@@ -92,8 +93,7 @@ def trained(comm: Communicator | None, case: str, **settings: Any) -> tuple[Any,
 
 def same(found: Any, expected: Any) -> None:
     values, rows, figures_after = expected
-    for name, value in values.items():
-        np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-12)
+    assert_near(found[0], values)
     for row, other in zip(found[1], rows, strict=True):
         assert row == pytest.approx(other, abs=1e-12)
     assert found[2] == pytest.approx(figures_after, abs=1e-12)
@@ -126,8 +126,7 @@ def test_groups_of_batches() -> None:
 
     expected = run(None)
     for found in simulate(2, run):
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+        assert_near(found, expected)
 
 
 def test_the_schedule_is_one_forward_one_backward() -> None:
@@ -205,8 +204,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path: Any, ranks:
 
     simulate(3, run, 1)
     for found in simulate(ranks, run, 2):
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+        assert_near(found, expected)
 
 
 def test_a_checkpoint_within_an_epoch(tmp_path: Any) -> None:

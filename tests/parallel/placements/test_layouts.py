@@ -15,6 +15,7 @@ from magmadnn.errors import ArgumentError, CheckpointError, MagmaDNNError, Numer
 from magmadnn.parallel.placements.laid_out import LaidOutStep
 from magmadnn.parallel.placements.step import PlacedStep
 from magmadnn.training.model.training_step import carried_from
+from tests.parallel.parameters import assert_near
 
 Blocks, Columns, Rows, Replicated = (
     md.dmath.Blocks, md.dmath.Columns, md.dmath.Rows, md.dmath.Replicated
@@ -148,8 +149,7 @@ def test_ranks_compute_their_part_where_a_layout_lets_them() -> None:
     for found, layouts, way in simulate(3, even):
         assert layouts == {"dense_1/kernel": "3 x 1 blocks on workers 0, 1, 2 of 3"}
         assert way.settings == {} and way.own_rows(9) == slice(0, 9)
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12, err_msg=name)
+        assert_near(found, expected)
 
     def uneven(comm: Communicator) -> Any:
         return run(comm, {"dense_1": Columns(), "dense_3": "data"}, LaidOutStep)

@@ -14,6 +14,7 @@ import magmadnn as md
 from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError, UnknownNameError
 from magmadnn.parallel.placements.part import Part
+from tests.parallel.parameters import assert_near
 
 DRAW = np.random.default_rng(5)
 ROWS = 103  # of which the last batch of 32 has 7
@@ -83,8 +84,7 @@ def alone(case: str) -> Any:
 
 
 def same(found: Any, expected: Any) -> None:
-    for name, value in expected[0].items():
-        np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-12)
+    assert_near(found[0], expected[0])
     for row, other in zip(found[1], expected[1], strict=True):
         assert row == pytest.approx(other, abs=1e-12)
 
@@ -146,8 +146,7 @@ def test_sixty_four_ranks() -> None:
 
     expected = run(None)
     for found in simulate(64, run):
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+        assert_near(found, expected)
 
 
 def test_each_rank_has_its_part() -> None:
@@ -191,8 +190,7 @@ def test_layers_as_they_are_told() -> None:
             assert [s for s in splits.values() if s != "data"] == [
                 "channels" if s == "model" else s for s in layers.values()
             ]
-            for name, value in expected[0].items():
-                np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-12)
+            assert_near(values, expected[0])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -212,8 +210,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path: Any, way: s
     simulate(2, run, 1)
     for ranks in (4,):
         for found in simulate(ranks, run, 2):
-            for name, value in expected.items():
-                np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+            assert_near(found, expected)
 
 
 def test_callbacks_see_whole_parameters_and_may_set_them() -> None:
@@ -238,8 +235,7 @@ def test_callbacks_see_whole_parameters_and_may_set_them() -> None:
 
     expected = run(None)
     for found in simulate(2, run):
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+        assert_near(found, expected)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -362,5 +358,4 @@ def test_a_callback_sets_parameters_between_epochs(monkeypatch: pytest.MonkeyPat
     ]  # once on each rank, and again where set
     assert len(whole) == len(set(cut)) - 1
     for found in results:
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+        assert_near(found, expected)

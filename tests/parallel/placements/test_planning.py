@@ -11,6 +11,7 @@ import magmadnn as md
 from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, OutOfMemoryError
 from magmadnn.parallel.placements.splits import dense_in_turns, splittable
+from tests.parallel.parameters import assert_near
 
 DRAW = np.random.default_rng(5)
 IMAGES = DRAW.normal(size=(48, 12, 12, 3)).astype("f")
@@ -87,8 +88,7 @@ def test_fewer_workers_for_a_layer_where_that_is_quicker() -> None:
 
     expected = run(None)
     for values in simulate(8, run):
-        for name, value in expected.items():
-            np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-5)
+        assert_near(values, expected, 1e-5)
 
 
 def test_dense_layers_take_columns_and_rows_in_turns() -> None:
@@ -202,8 +202,7 @@ def test_a_network_larger_than_one_device_trains_on_two() -> None:
 
     expected = run(None)
     for values in simulate(2, run):
-        for name, value in expected.items():
-            np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-12)
+        assert_near(values, expected)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

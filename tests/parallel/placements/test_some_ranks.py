@@ -27,6 +27,7 @@ from magmadnn.parallel.placements.one_rank import of_rank
 from magmadnn.parallel.placements.slices import PlacedSlices
 from magmadnn.parallel.placements.step import PlacedStep
 from magmadnn.runtime import Executable
+from tests.parallel.parameters import assert_near
 
 ROOT = Path(__file__).resolve().parents[3]
 Columns, Rows, Replicated = md.dmath.Columns, md.dmath.Rows, md.dmath.Replicated
@@ -80,8 +81,7 @@ def alone(case: str = "plain") -> Any:
 
 
 def same(found: Any, expected: Any) -> None:
-    for name, value in expected[0].items():
-        np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-12, err_msg=name)
+    assert_near(found[0], expected[0])
     assert found[1] == pytest.approx(expected[1], abs=1e-12)
 
 
@@ -185,8 +185,7 @@ def test_a_checkpoint_goes_on_with_other_ranks(tmp_path: Path) -> None:
 
     simulate(4, run, SOME["apart"], 1)
     for found in simulate(2, run, SOME["same"], 2):
-        for name, value in alone()[0].items():
-            np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-12, err_msg=name)
+        assert_near(found[0], alone()[0])
 
 
 def test_bits_do_not_depend_on_ranks_with_deterministic() -> None:
