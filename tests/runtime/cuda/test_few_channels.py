@@ -102,6 +102,41 @@ def test_random_convolutions_are_exact(device: str, dtype: str, launches: list[s
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("wide", "dilation", "stride", "channels", "outputs"),
+    [(13, 1, 1, 2, 4), (14, 1, 1, 1, 6), (14, 2, 1, 3, 16), (24, 1, 2, 1, 8)],
+)
+def test_rows_of_a_filter_that_a_thread_takes_in_parts(
+    wide: int,
+    dilation: int,
+    stride: int,
+    channels: int,
+    outputs: int,
+    device: str,
+    launches: list[str],
+) -> None:
+    rng = np.random.default_rng(wide)
+    x = rng.integers(-4, 5, (3, 4, 2 * dilation * wide + 5, channels)).astype(np.float64)
+    w = rng.integers(-4, 5, (2, wide, channels, outputs)).astype(np.float64)
+    image, filters = of(x.shape, "float32", "x"), of(w.shape, "float32", "w")
+    y = md.ops.convolution(
+        image, filters, strides=(1, stride), padding=((1, 0), (2, 3)), dilation=(1, dilation)
+    )
+    assert isinstance(y, Node)
+    g = rng.integers(-3, 4, [int(n) for n in y.shape]).astype(np.float32)
+    seed = of(g.shape, "float32", "g")
+    made = [y, *gradient(md.ops.sum(y * seed), [image, filters])]
+    feeds = {image: x.astype(np.float32), filters: w.astype(np.float32), seed: g}
+    expected = Executable(made, executor="reference").run(feeds)
+    with on(device, FUSED_CONVOLUTIONS):
+        found = Executable(made, executor="native", device="cuda", check=True).run(feeds)
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+    if stride == 1:  # with strides images are gathered first
+        assert set(launches) == set(NAMES)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_sums_over_many_places_are_near_those_of_float64(device: str, launches: list[str]) -> None:
     """Of k products in float32, in parts: off by about eps sqrt(k) of the norm, and the same in every run."""
     n, side = (9, 12) if device == "emulated" else (128, 28)
