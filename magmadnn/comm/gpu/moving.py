@@ -12,18 +12,34 @@ Moves = tuple[tuple[int, int, int, int, int], ...]
 
 
 class MovingGpus(Protocol):
-    """GPUs that send rows to each other."""
+    """GPUs that send rows to each other: one of each rank of a group.
+
+    Attributes:
+        size: how many ranks there are.
+    """
 
     size: int
 
     def prepare_moves(self, moves: Moves, count: int, dtype: str) -> None:
-        """Make all that such calls want, before one is captured; all ranks call it."""
+        """Make all that calls with rows of `count` elements want, before one is captured.
+
+        All ranks call it.
+        """
         ...
 
     def move_on(
         self, stream: int, moves: Moves, source: int, result: int, count: int, dtype: str
     ) -> None:
-        """Give a stream the messages of this rank."""
+        """Give a stream the messages that this rank sends and gets.
+
+        Args:
+            stream: CUDA's.
+            moves: which rows go where.
+            source: address of the rows that this rank has.
+            result: address of those that it gets.
+            count: elements of a row.
+            dtype: of these.
+        """
         ...
 
 
@@ -41,11 +57,11 @@ class Moving:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """How many ranks there are."""
         return self.gpus.size
 
     def can_add(self, dtype: str, stored: str) -> bool:
-        """Never: nothing is added up."""
+        """False for every dtype: rows are moved, and none are added up."""
         return False
 
     def prepare(self, kind: Kind, count: int, dtype: str, stored: str) -> None:
@@ -55,5 +71,5 @@ class Moving:
     def call_on(
         self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
     ) -> None:
-        """Give a stream the call."""
+        """Give a stream the messages of this rank; arguments as for `MovingGpus.move_on`."""
         self.gpus.move_on(stream, self.moves, source, result, count, dtype)

@@ -61,9 +61,8 @@ _LEAST = 48.0  # of 1 / (1 / c + 1 / o): below, transforms cost more than produc
 # times as many outputs in whole tiles as there are, at most; and where products outweigh transforms by far
 _MOST_WASTE = 1.4
 _MUCH, _MOST_WASTE_OF_MUCH = 120.0, 1.6
-_FEW_TILES = (
-    8  # transformed filters take four times the memory: to read them takes longer than direct sums
-)
+# transformed filters take four times the memory: to read them takes longer than direct sums
+_FEW_TILES = 8
 
 
 def form_of(x: Any, w_shape: Shape, algorithm: str, settled: Attributes) -> Form | None:

@@ -149,9 +149,8 @@ class Distribution:
             if isinstance(placement, Shard) and node in self._stays
         }
         self._placed: dict[Node, dict[Placement, Node]] = {}
-        self._data: set[Node] = (
-            set()
-        )  # nodes that depend on no variables but scalars, such as counters of steps
+        # nodes that depend on no variables but scalars, such as counters of steps
+        self._data: set[Node] = set()
         self.placements: dict[Node, Placement] = {}
         order = topological(program.roots)
         for node in order:

@@ -32,9 +32,8 @@ FEW_OF_FACTORS = 576
 _LINE = 64  # bytes of a cache line
 _STRIP = 16  # rows that are transposed at once
 _TRIANGLE = 64  # rows of a block on the diagonal
-_POOLED = (
-    256 << 10
-)  # bytes from which on memory comes from the pool: new pages take as long as a copy
+# bytes from which on memory comes from the pool: new pages take as long as a copy
+_POOLED = 256 << 10
 _TRIANGLES = 65 * 64  # numbers that ormqr wants beside its workspace, to work in blocks of columns
 _KEPT = 256  # sizes whose workspace is known
 _wanted: dict[tuple[object, ...], int] = {}  # numbers of workspace, by function and sizes

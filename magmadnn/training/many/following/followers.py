@@ -43,9 +43,8 @@ from .orders import permutations
 if TYPE_CHECKING:
     from magmadnn.training.many.members import Member
 
-_LONGEST = (
-    1.0  # seconds of a training: longer ones run in pieces, so that an interrupt is seen in between
-)
+# seconds of a training: longer ones run in pieces, so that an interrupt is seen in between
+_LONGEST = 1.0
 _AT_ONCE = 0.5  # seconds of all trainings of one native call
 _BYTES = 1 << 26  # memory of all trainings of one native call
 _WORD = 8  # bytes of the number of a row
