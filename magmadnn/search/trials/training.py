@@ -21,10 +21,10 @@ from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training import History, Model, fit_many
 from magmadnn.training.callbacks import Callback, EarlyStopping
 from magmadnn.training.loop.fit import Fit
+from magmadnn.training.loop.given import gpu_of
 from magmadnn.training.many.collecting import collecting_seldom
 from magmadnn.training.many.folds import note_what_was_learnt
 from magmadnn.training.many.following.followers import Leads, keeping
-from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.saving import model_record
 from magmadnn.training.objective.objective import directions_of
 

@@ -1,26 +1,137 @@
-"""What a model is given as inputs and targets, made a list of arrays: by order or by name."""
+"""What a model is given as inputs and targets: made arrays, by order or by name, and checked.
+
+A value that a loss has no meaning for would be trained on without a word, so targets are looked at too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn.compiler.kernels.formula import KEPT
+from magmadnn.data._structure import is_mapped
 from magmadnn.data.tables.libraries import is_table
-from magmadnn.data.validation import way_to_shape
-from magmadnn.errors import DataError, GraphError, ShapeError
+from magmadnn.data.validation import (
+    check_arrays,
+    check_labels,
+    first_not_shares,
+    place,
+    row_blocks,
+    way_to_shape,
+)
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    DTypeError,
+    GraphError,
+    MagmaDNNError,
+    ShapeError,
+)
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
+from magmadnn.graph.spec import is_floating
+from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Loss
 from magmadnn.memory.foreign import as_array, on_device
 from magmadnn.memory.on_demand import OnDemand
+from magmadnn.memory.unchanging import Noted
+from magmadnn.runtime.places import device_of
 from magmadnn.tensor import Operation, Placeholder
-from magmadnn.training.objective.heads import output_names
-from magmadnn.training.objective.weights import weights_for
+from magmadnn.training.objective.heads import Head, heads_of, output_names
+from magmadnn.training.objective.weights import sample_weights, weights_for
 
 from .pieces import Batch
+from .resident import resident, settle_all
+
+if TYPE_CHECKING:
+    from magmadnn.training.model.model import Model
+
+_FOUND_GOOD: dict[str, Noted] = {}  # by the name of the loss; arrays that nobody may write
+
+
+def checked_arrays(
+    model: Model, what: str, x: Any, y: Any, later: bool = False, moves: bool = True
+) -> tuple[list[Array], list[Array]]:
+    """Inputs and targets of a model, checked; with `later`, values on a device by whoever uses them.
+
+    Those of the host are copied to a device that has room for them, unless they are to stay: `moves=False`.
+
+    Raises:
+        ShapeError, DTypeError, DataError: if data does not fit, naming where.
+    """
+    device = gpu_of(model)
+    inputs = inputs_for(model.inputs, x, what, device)
+    targets = targets_for(model.outputs, y, f"{what}: ", device)
+    if device is not None:
+        arrays = [*inputs, *targets]
+        if moves:
+            arrays = resident(model, what, arrays, device)
+        inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
+        if not later:
+            settle_all(arrays)
+    check_values(model, inputs, targets, later)
+    for fed, array in zip(model.inputs, inputs, strict=True):
+        if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
+            raise DTypeError(
+                f"{what}: input {fed.name} is {fed.dtype.name}, got {array.dtype.name}; "
+                "cast the data, or give Input another dtype"
+            )
+    return inputs, targets
+
+
+def check_values(
+    model: Model, inputs: Sequence[Array], targets: Sequence[Array], later: bool = False
+) -> None:
+    """Look at the values of inputs and targets; with `later` only at those of the host.
+
+    Raises:
+        ShapeError, DTypeError, DataError: naming where.
+    """
+    # one array is "x" in messages, several are "x[0]", "x[1]" ...
+    given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
+    check_arrays(given, wanted, later=later)
+    if model.loss is not None:
+        check_targets(heads_of(model), targets, later)
+
+
+def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
+    """What `fit` is to evaluate, (x, y, weights); looked at before an epoch is spent, and copied nowhere.
+
+    Raises:
+        ArgumentError: if it is neither (x, y) nor (x, y, weights).
+        ShapeError, DTypeError, DataError: if data does not fit, naming where.
+    """
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        raise ArgumentError("fit: validation_data must be (x, y) or (x, y, weights)")
+    x, y, weights = (*data, None)[:3]
+    device = gpu_of(model)
+    inputs = inputs_for(model.inputs, x, "fit: validation_data", device)
+    try:
+        targets = targets_for(model.outputs, y, "", device)
+        check_values(model, inputs, targets, later=True)
+        sample_weights("fit", targets, weights, None, output_names(model.outputs))
+    except MagmaDNNError as error:
+        text = str(error).removeprefix("fit: ")
+        raise type(error)(f"fit: validation_data: {text}") from error
+    return x, y, weights
+
+
+def gpu_of(model: Model) -> int | None:
+    """The number of the GPU that a model's kernels run on; None for the processor."""
+    return device_of(model.device, model.executor)
+
+
+def as_iterable(x: Any) -> Any:
+    """An iterable of batches, or a function that makes one.
+
+    Raises:
+        ArgumentError: if it is an array, or nothing to iterate over.
+    """
+    if isinstance(x, np.ndarray) or is_mapped(x) or not (hasattr(x, "__iter__") or callable(x)):
+        raise ArgumentError("y is missing: give x and y, or an iterable of batches (x, y)")
+    return x
 
 
 def as_batch(
@@ -173,3 +284,67 @@ def _misfit(fed: Placeholder, array: Array, one: str) -> str:
         f"{shape_text(array.shape[1:])} (x has shape {got}); "
         + (f"{way}, or change Input" if way else "reshape x, or change Input")
     )
+
+
+def check_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool = False) -> None:
+    """Look at the values of targets, those in files left out; with `later` only at those of the host.
+
+    Raises:
+        ShapeError, DTypeError, DataError: naming where.
+    """
+    for number, (head, target) in enumerate(zip(heads, targets, strict=False)):
+        name = f"y[{number}]" if len(heads) > 1 else "y"
+        loss, shape = head.loss, head.output.shape
+        if isinstance(loss, BinaryCrossEntropy) and not is_floating(target.dtype):
+            check_labels(name, target, 2, inner=target.ndim - 1, later=later)
+        elif isinstance(loss, CrossEntropy) and isinstance(shape[-1], int):
+            check_labels(name, target, shape[-1], inner=len(shape) - 2, later=later)
+        if isinstance(target, np.ndarray) and not is_mapped(target):
+            _check_numbers(name, loss, shape, target)
+
+
+def _check_numbers(name: str, loss: Loss, shape: tuple[Any, ...], target: Array) -> None:
+    """Look whether numbers are what a loss takes, where it does not take any."""
+    if isinstance(loss, CrossEntropy) and target.shape[1:] == shape[1:]:
+        look, words = first_not_shares, (
+            "probabilities of classes, or one of them 1; for labels, each true or not, use "
+            "binary_cross_entropy, and to leave out a row sample_weight"
+        )  # fmt: skip
+    elif isinstance(loss, BinaryCrossEntropy) and is_floating(target.dtype):
+        look, words = _first_outside, "0, 1 or a probability between them"
+    elif isinstance(loss, Hinge):
+        look, words = _first_no_sign, "0 and 1, or -1 and 1"
+    else:
+        return
+    noted = _FOUND_GOOD.setdefault(loss.name, Noted())
+    if target in noted:
+        return
+    if (where := look(target)) is not None:
+        raise DataError(
+            f"{name}: {place(where)} is {target[where].tolist()}, for {loss.name} expected {words}"
+        )
+    noted.add(target)
+
+
+def _first(
+    array: Array, is_bad: Callable[[Array], np.ndarray[Any, np.dtype[np.bool_]]]
+) -> tuple[int, ...] | None:
+    """The index of the first element that is bad."""
+    for low, block in row_blocks(array):
+        bad = is_bad(block)
+        if bad.any():
+            row, *rest = np.argwhere(bad)[0].tolist()
+            return (low + row, *rest)
+    return None
+
+
+def _first_outside(array: Array) -> tuple[int, ...] | None:
+    return _first(array, lambda block: (block < 0) | (block > 1))
+
+
+def _first_no_sign(array: Array) -> tuple[int, ...] | None:
+    """The first that is neither 0 nor 1, or if some are negative neither -1 nor 1."""
+    if array.dtype.kind == "b":
+        return None
+    low = -1 if array.size and array.min() < 0 else 0
+    return _first(array, lambda block: (block != low) & (block != 1))

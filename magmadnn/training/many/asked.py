@@ -15,7 +15,7 @@ from magmadnn.data._structure import leaves
 from magmadnn.runtime.agreement import agreement
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.model.checks import gpu_of
+from magmadnn.training.loop.given import gpu_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.raw_data import SharedData
 

@@ -32,7 +32,7 @@ from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.history import History
 from magmadnn.training.model.loading import model_from
-from magmadnn.training.model.plain.architecture import trained_of
+from magmadnn.training.model.parts import trained_of
 from magmadnn.training.model.saving import model_record
 from magmadnn.training.model.training_step import Carried, carried_from
 from magmadnn.workers import Answer, Worker, Workers, handler

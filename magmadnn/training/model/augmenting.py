@@ -18,9 +18,9 @@ from magmadnn.memory.on_demand import OnDemand
 from magmadnn.runtime.threads import MOST
 from magmadnn.training.loop.augmented_source import AugmentedSource
 from magmadnn.training.loop.drawn_source import DrawnSource
+from magmadnn.training.loop.given import gpu_of
 
 from .augmented_step import StepAugmentation, can_be_in_step
-from .checks import gpu_of
 
 if TYPE_CHECKING:
     from .model import Model
@@ -40,8 +40,6 @@ def transforms_for(
     Raises:
         ArgumentError, ShapeError, DTypeError: they cannot be applied to it.
     """
-    if augment is None:
-        return ()
     if len(inputs) != 1 or len(targets) != 1:
         raise ArgumentError(
             f"fit: augment needs a model of one input and one output, got {len(inputs)} and {len(targets)}; "

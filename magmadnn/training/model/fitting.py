@@ -27,25 +27,25 @@ from magmadnn.training.arguments import (
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.fit import BatchSize, Fit
+from magmadnn.training.loop.given import (
+    as_iterable,
+    check_targets,
+    check_validation,
+    check_values,
+    checked_arrays,
+    gpu_of,
+)
 from magmadnn.training.loop.own_rows import OwnRows
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
 from magmadnn.training.loop.together import Together
 from magmadnn.training.loop.totals import run_once
 from magmadnn.training.objective.heads import heads_of, output_names
 from magmadnn.training.objective.objective import Objective
-from magmadnn.training.objective.target_values import check_targets
 from magmadnn.training.objective.weights import sample_weights
 
 from .augmented_step import StepAugmentation
 from .augmenting import augmented_source, augmented_step, changed_in_step, transforms_for
-from .checks import (
-    as_iterable,
-    check_batch_statistics,
-    check_validation,
-    check_values,
-    checked_arrays,
-    gpu_of,
-)
+from .checks import refuse_one_row
 from .plain.identity import identity_of
 from .training_step import objective_key, training_step
 
@@ -117,7 +117,8 @@ def new_fit(
     refuse_while_training(model, "fit")
     if not callable(batch_size):
         at_least("fit: batch_size", batch_size, 1)
-        check_batch_statistics(model, batch_size)
+        if batch_size == 1:
+            refuse_one_row(model)
     at_least("fit: accumulate", accumulate, 1)
     checked_limit("fit", memory_limit)
     callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
@@ -127,7 +128,7 @@ def new_fit(
     together = None if parallel is None else Together(parallel)
     if together is not None:
         together.look_for_shards(callbacks)
-    shown = for_verbosity(verbose)
+    shown = [] if verbose is False else for_verbosity(verbose)
     held_back = None
     transforms: tuple[Augmentation, ...] = ()
     augmentation: StepAugmentation | None = None
@@ -141,8 +142,10 @@ def new_fit(
         in_step = augment is not None and parallel is None and changed_in_step(model, augment)
         moves = augment is None or in_step  # otherwise images are changed on the host
         inputs, targets = checked_arrays(model, "fit", x, y, later, moves)
-        names = output_names(model.outputs)
-        weights = sample_weights("fit", targets, sample_weight, class_weight, names)
+        weights = None
+        if sample_weight is not None or class_weight is not None:
+            names = output_names(model.outputs)
+            weights = sample_weights("fit", targets, sample_weight, class_weight, names)
         kept = rows
         if validation_split and validation_data is not None:
             raise ArgumentError("fit: give validation_data or validation_split, not both")
@@ -154,7 +157,8 @@ def new_fit(
             held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
         on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
         look = partial(check_values, model, inputs, targets)
-        transforms = transforms_for(model, augment, inputs, targets, weights)
+        if augment is not None:
+            transforms = transforms_for(model, augment, inputs, targets, weights)
         if transforms and in_step and isinstance(inputs[0], OnDevice):
             source, augmentation = augmented_step(
                 model, transforms, inputs, targets, weights, chosen=kept, look=look, **on

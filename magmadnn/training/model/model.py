@@ -23,18 +23,14 @@ from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.arguments import at_least, refuse_while_training
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import BatchSize, Fit
-from magmadnn.training.loop.given import inputs_for
+from magmadnn.training.loop.given import gpu_of, inputs_for
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.sources import Source
 from magmadnn.training.objective.heads import Head, Key, as_metrics, output_names
 from magmadnn.training.objective.objective import Objective
 from magmadnn.workers.client import entered
 
-from .checks import (
-    chained,
-    check_model,
-    gpu_of,
-)
+from .checks import chained, check_model
 from .classes import by_loss, class_numbers, probabilities
 from .fitting import array_source, evaluated, new_fit, stream_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import Spec
+from magmadnn.graph.spec import Spec, is_floating
 from magmadnn.layers.layer import Layer, Parameter
 from magmadnn.tensor import Operation, Variable
-
-from .plain.architecture import trained_of
 
 Trained = Parameter | Variable
 
@@ -114,3 +112,16 @@ class ModelParts:
     def _set_trainable(self, names: Sequence[str], value: bool) -> None:
         for layer in [self.layer(n) for n in names] or self.layers:
             layer.trainable = value
+
+
+def trained_of(variables: Iterable[Trained]) -> list[Trained]:
+    """What is trained; parameters of frozen layers are left out."""
+    return [
+        p for p in variables if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
+    ]
+
+
+def kept_states(variables: Iterable[Trained]) -> list[Parameter]:
+    """What frozen layers have learnt without being trained: running statistics, but no counters."""
+    states = [p for p in variables if isinstance(p, Parameter) and not p.trained]
+    return [p for p in states if not p.layer.is_trainable and is_floating(p.dtype)]

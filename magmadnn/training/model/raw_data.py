@@ -19,7 +19,7 @@ from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.data.preparation.standardize import Standardize
 from magmadnn.data.preparation.targets import Task
 from magmadnn.data.tables.alignment import check_rows
-from magmadnn.data.tables.libraries import is_column, is_table
+from magmadnn.data.tables.libraries import NEITHER, is_column, is_table
 from magmadnn.data.tables.plain import inputs_like, is_foreign_data, learn_columns, plain_target
 from magmadnn.data.tables.schema import Schema
 from magmadnn.data.tables.values import KINDS, text_of
@@ -59,7 +59,7 @@ class TakesRawData:
     @property
     def units(self) -> tuple[Unit, ...] | None:
         """What metrics are in the units of; None where targets are taken as they are."""
-        return units_of(self.preparation)
+        return None if self.preparation is None else units_of(self.preparation)
 
 
 def checked_preparation(value: Any) -> Preparation | Standardize | None:
@@ -81,7 +81,7 @@ def takes_raw(method: F) -> F:
 
     @wraps(method)
     def taking(self: Model, x: Any, *given: Any, **options: Any) -> Any:
-        if type(x) is np.ndarray and x.dtype.kind in "biuf" and self.preparation is None:
+        if _is_numbers(x) and self.preparation is None:
             if not given and not options:
                 return method(self, x)  # the usual prediction, as fast as can be
             if not _has_tables((*given, *options.values())):
@@ -105,7 +105,16 @@ def _has_tables(values: Sequence[Any]) -> bool:
     inner = [
         part for p in parts for part in (p.values() if isinstance(p, Mapping) else [p])
     ]  # of validation data too
-    return any(is_foreign_data(part) for part in inner)
+    return any(
+        is_foreign_data(part)
+        for part in inner
+        if not (isinstance(part, NEITHER) or _is_numbers(part))
+    )
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether it is an array of NumPy's real numbers."""
+    return type(value) is np.ndarray and value.dtype.kind in "biuf"
 
 
 def fitted_preparation(model: Model, what: str, prepared: bool) -> Preparation | None:

@@ -18,8 +18,7 @@ from magmadnn.training.objective.heads import key_of
 from magmadnn.training.objective.objective import Objective
 
 from .augmented_step import StepAugmentation
-from .checks import looks
-from .plain.architecture import kept_states, trained_of
+from .parts import kept_states, trained_of
 
 if TYPE_CHECKING:
     from magmadnn.parallel.way import TrainingWay
@@ -49,7 +48,8 @@ class Carried:
 def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
     """Equal for equal losses and metrics of targets that look alike."""
     weights = None if sample.weights is None else sample.weights.ndim
-    return (*looks(sample.targets), weights, model.units, key_of(model))
+    targets = [(t.shape[1:], t.dtype) for t in sample.targets]
+    return (*targets, weights, model.units, key_of(model))
 
 
 def carried_from(model: Model) -> Carried | None:

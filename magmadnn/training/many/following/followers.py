@@ -33,7 +33,7 @@ from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.loop.totals import scalars, sums_of_epochs
 from magmadnn.training.many.course import FitCourse, Whole, tick_rate
 from magmadnn.training.model.model import Model
-from magmadnn.training.model.plain.architecture import trained_of
+from magmadnn.training.model.parts import trained_of
 from magmadnn.training.model.training_step import Carried
 from magmadnn.training.objective.objective import Objective
 

@@ -13,7 +13,7 @@ from magmadnn.optim import Optimizer
 from magmadnn.optim.building.alike import are_own, rule_of
 from magmadnn.optim.inputs import numbers_in
 from magmadnn.tensor.lazy import LazyTensor
-from magmadnn.training.model.checks import gpu_of
+from magmadnn.training.loop.given import gpu_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.objective.forms import form_of
 from magmadnn.training.objective.heads import heads_of

@@ -19,7 +19,7 @@ from magmadnn.training.many.room import sharing_memory
 from magmadnn.training.many.told import Told
 from magmadnn.training.model.loading import model_from
 from magmadnn.training.model.model import Model
-from magmadnn.training.model.plain.architecture import trained_of
+from magmadnn.training.model.parts import trained_of
 from magmadnn.training.model.saving import model_record
 from magmadnn.training.model.training_step import Carried, carried_from
 from magmadnn.workers import Answer, Worker, Workers, handler

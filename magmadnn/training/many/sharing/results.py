@@ -17,7 +17,7 @@ from magmadnn.training.loop.history import History
 from magmadnn.training.loop.resuming import part_of
 from magmadnn.training.many.in_client import settings_from, settings_record
 from magmadnn.training.model.model import Model
-from magmadnn.training.model.plain.architecture import trained_of
+from magmadnn.training.model.parts import trained_of
 from magmadnn.training.model.training_step import Carried, carried_from
 
 _VALUES, _STATE = "model/", "optimizer/"

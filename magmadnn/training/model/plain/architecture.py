@@ -27,8 +27,8 @@ from magmadnn.graph.node import (
     topological,
 )
 from magmadnn.graph.op import REGISTRY, Op
-from magmadnn.graph.spec import as_dtype, is_floating
-from magmadnn.layers.layer import Layer, LayerCall, Parameter, ParameterName
+from magmadnn.graph.spec import as_dtype
+from magmadnn.layers.layer import Layer, LayerCall, ParameterName
 from magmadnn.tensor import Operation, Placeholder, Tensor, Variable, placeholder
 
 from .codec import Custom, decode, encode
@@ -210,16 +210,3 @@ def _leaf(entry: dict[str, Any]) -> Operation:
     if "input" in entry:
         return placeholder(spec["name"], shape, spec["dtype"])
     return Variable(spec["name"], Tensor(shape, dtype=spec["dtype"]))
-
-
-def trained_of(variables: Iterable[Parameter | Variable]) -> list[Parameter | Variable]:
-    """What is trained; parameters of frozen layers are left out."""
-    return [
-        p for p in variables if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
-    ]
-
-
-def kept_states(variables: Iterable[Parameter | Variable]) -> list[Parameter]:
-    """What frozen layers have learnt without being trained: running statistics, but no counters."""
-    states = [p for p in variables if isinstance(p, Parameter) and not p.trained]
-    return [p for p in states if not p.layer.is_trainable and is_floating(p.dtype)]
