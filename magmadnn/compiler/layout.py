@@ -9,7 +9,7 @@ A conversion of half precision that kernels do as they read (`loads.py`) is a vi
 memory, whose strides and dtype its stand-in has.
 
 So is a matrix that a product reads in place though its rows, or columns, are several axes of memory
-(`regions/joined_axes.py`). Its stand-in keeps all these axes; `Layouts.joined` says how many are rows.
+(`regions/copies.py`). Its stand-in keeps all these axes; `Layouts.joined` says how many are rows.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from magmadnn.backends.cpu.forks import Returns
 from magmadnn.backends.cpu.host import Bytes, HostMemory
-from magmadnn.backends.cpu.returns import Returns
 from magmadnn.backends.cuda import DeviceMemory
 from magmadnn.errors import ArgumentError, OutOfMemoryError
 

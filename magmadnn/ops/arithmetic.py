@@ -22,8 +22,14 @@ from magmadnn.memory.dtypes import limits_of
 
 from ._arguments import dtype_attribute, dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise
-from ._rewrites import drop_neutral, drop_pair, drop_round_trip, drop_unchanged
-from ._stable import difference_of, share_of
+from ._rewrites import (
+    difference_of,
+    drop_neutral,
+    drop_pair,
+    drop_round_trip,
+    drop_unchanged,
+    share_of,
+)
 from .elementary import log
 
 _XY = ("x", "y")

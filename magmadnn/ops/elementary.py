@@ -11,7 +11,7 @@ from magmadnn.graph import scalar as s
 from magmadnn.graph.op import Draw, Op, Sample
 
 from ._pointwise import elementwise_reference, pointwise, positive_samples
-from ._stable import log1p_of, log_of
+from ._rewrites import log1p_of, log_of
 
 
 def _above_minus_one(draw: Draw) -> Iterable[Sample]:

@@ -96,7 +96,7 @@ class Executable:
         return self._native
 
     def _made_native(self, libraries: frozenset[str]) -> NativeRunner:
-        from magmadnn.compiler.llvm.driver.team import prepare
+        from magmadnn.compiler.llvm.driver.driver import prepare
         from magmadnn.compiler.llvm.object.cache import kernel_cache
         from magmadnn.compiler.plan.planning import native_plan
 

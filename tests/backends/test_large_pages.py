@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cpu import host
-from magmadnn.backends.cpu.large_pages import (
+from magmadnn.backends.cpu.host import (
     ALIGNMENT,
     AVAILABLE,
     LARGE_PAGES,

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from magmadnn.backends.cpu.returns import Returns
+from magmadnn.backends.cpu.forks import Returns
 
 
 def test_what_comes_back_is_taken_at_once_or_by_who_is_next() -> None:

@@ -14,8 +14,7 @@ from magmadnn.data.augment.pipeline import Pipeline
 from magmadnn.errors import ArgumentError
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running import kept_slices
-from magmadnn.training.loop.augmented_source import AugmentedSource
-from magmadnn.training.loop.drawn_source import DrawnSource
+from magmadnn.training.loop.augmented_source import AugmentedSource, DrawnSource
 from magmadnn.training.model.augmented_step import StepAugmentation
 from tests.runtime.cuda.devices import DEVICES, distance, on
 

@@ -1,9 +1,13 @@
-"""Locks that outlive a fork, and properties that are computed once.
+"""Locks that outlive a fork, a lock for what is lent, and properties that are computed once.
 
 A forked child has one thread, and a copy of every lock as it was: one that another thread held is never
 given back. So a `ProcessLock` is free again in the child. What such a thread had half done stays half done
 there; where others could stumble over that, the lock is kept by the thread that forks, so that nobody is
 half-way.
+
+`Returns` is a lock for what is lent. That comes back when the last array on it is garbage, which may be at
+any moment and in any thread, also in the one that holds the lock. So coming back only puts it on a queue,
+which is worked off by whoever holds the lock.
 """
 
 from __future__ import annotations
@@ -13,8 +17,9 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
 
@@ -112,3 +117,45 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
     )
+
+
+Item = TypeVar("Item")
+
+
+class Returns(Generic[Item]):
+    """`with returns:` holds the lock, after everything that came back before was taken.
+
+    Args:
+        take: what is done with an item, by a thread that holds the lock.
+    """
+
+    def __init__(self, take: Callable[[Item], None]) -> None:
+        self._take = take
+        self._lock = ProcessLock(keep=True)
+        self._queue: deque[Item] = deque()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            if self._queue:
+                self.work_off()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def put(self, item: Item) -> None:
+        """An item comes back; may be called anywhere."""
+        self._queue.append(item)
+        if self._lock.acquire(blocking=False):  # otherwise whoever is next works it off
+            try:
+                self.work_off()
+            finally:
+                self._lock.release()
+
+    def work_off(self) -> None:
+        """Take all that came back; for those who hold the lock."""
+        while self._queue:
+            self._take(self._queue.popleft())

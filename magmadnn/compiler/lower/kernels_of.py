@@ -33,11 +33,13 @@ from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Row
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.below import is_below
 from magmadnn.compiler.regions.draft import Lowered
-from magmadnn.compiler.regions.region import Region, RegionKind, matrix_of
-from magmadnn.compiler.regions.stages import (
+from magmadnn.compiler.regions.region import (
+    Region,
+    RegionKind,
     Stages,
     combined_by,
     is_reduction,
+    matrix_of,
     product_of,
 )
 from magmadnn.graph.dim import Shape, Size, product

@@ -18,7 +18,7 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, Operand, Result
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.regions.draft import Work
-from magmadnn.compiler.regions.stages import reduced_by
+from magmadnn.compiler.regions.region import reduced_by
 from magmadnn.graph.dim import bind_shape, product
 
 from . import long_rows

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from magmadnn.compiler.regions.draft import Draft, Work
-from magmadnn.compiler.regions.region import BY_PYTHON, RegionKind
-from magmadnn.compiler.regions.stages import product_of
+from magmadnn.compiler.regions.region import BY_PYTHON, RegionKind, product_of
 from magmadnn.graph.node import Node
 
 from .kernels_of import lower, main_result

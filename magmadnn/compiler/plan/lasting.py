@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from magmadnn.compiler.regions.draft import Work
-from magmadnn.compiler.regions.region import BY_PYTHON, RegionKind
-from magmadnn.compiler.regions.stages import product_of
+from magmadnn.compiler.regions.region import BY_PYTHON, RegionKind, product_of
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import CONSTANT, VARIABLE, Node
 from magmadnn.graph.program import Program

@@ -11,8 +11,7 @@ from magmadnn.compiler.formulas import is_contraction, operations
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.rates import Rates
-from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.compiler.regions.stages import is_reduction
+from magmadnn.compiler.regions.region import RegionKind, is_reduction
 from magmadnn.graph.dim import Size, dims_of, product, substitute
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind

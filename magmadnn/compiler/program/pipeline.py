@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from magmadnn.compiler.dump import Dump
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.stable import stabilise
 
 from .absorb import absorb
 from .call_plan import Plan, plan_of
 from .decompose import decompose
 from .simplify import simplify
-from .stabilise import stabilise
 from .verify import verify
 
 Pass = Callable[[Program], Program]

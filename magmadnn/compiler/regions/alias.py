@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.regions.stages import product_of, walks_of
+from magmadnn.compiler.regions.region import product_of, walks_of
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
 

@@ -6,6 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 from magmadnn.graph.node import Node, scoped, topological, with_inputs
 from magmadnn.graph.op import Op
+from magmadnn.graph.program import Program
+
+
+def stabilise(program: Program) -> Program:
+    """Apply the ops' rules `Op.stable`: log(softmax(x)) becomes log_softmax(x), and the like."""
+    new = stabilised(program.roots)
+    return program.with_roots([new[root] for root in program.roots])
 
 
 def stabilised(roots: Sequence[Node], kept: Iterable[Node] = ()) -> dict[Node, Node]:

@@ -28,9 +28,8 @@ from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.gradient import gradient
-from magmadnn.optim.inputs import distinct
+from magmadnn.optim.inputs import Scalar, distinct
 from magmadnn.optim.parts import Transform
-from magmadnn.optim.scalars import Scalar
 from magmadnn.tensor import Operation, Tensor, Variable
 
 from .accumulation import Accumulation

@@ -41,7 +41,7 @@ from magmadnn.runtime.variables import is_finite, memories_of, tensor_of
 from .copied_tasks import CopiedTasks, copied_tasks, keep_tasks
 from .lasting_steps import LastingSteps
 from .loops import Loop, carried_memory, loop_kernels, moving_outputs
-from .matrices.lapack import caller_of, is_native
+from .matrices.lapack import blas_beside, is_native
 from .tasks import Patch, Tasks
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -90,7 +90,7 @@ class Instance:
         mirrors = self._mirrors
         plain = [n for n in self.arrays if n.op is VARIABLE and n not in held and n not in mirrors]
         self._memories = [(tensor_of(n).memory, n in targets) for n in plain]
-        self._call = caller_of(plan, sizes)
+        self._blas = blas_beside(plan, sizes)
         self._lasting: LastingSteps | None = None  # comes first,
         self._early: Driver | None = None  # computes the outputs,
         self._late: Driver | None = None  # and then the updates
@@ -324,7 +324,10 @@ class Instance:
         if driver is not None:
             if isinstance(self._tasks, Tasks):
                 self._tasks.calls.begin()
-            self._call(driver.run, 0, 1)
+            if self._blas is None:
+                driver.run(0, 1)
+            else:
+                self._blas.on_one(driver.run, 0, 1)
         return self._tasks is None or self._tasks.went_well()
 
     def _take(self, fed: Mapping[Node, Array]) -> None:

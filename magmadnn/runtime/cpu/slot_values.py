@@ -13,8 +13,7 @@ from magmadnn.compiler.layout import broadcast, fewest_axes, row_axes
 from magmadnn.compiler.padding import Axis, Padding, padding_of
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.draft import Lowered
-from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.compiler.regions.stages import product_of, reduced_by
+from magmadnn.compiler.regions.region import RegionKind, product_of, reduced_by
 from magmadnn.graph.dim import bind_shape, product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array

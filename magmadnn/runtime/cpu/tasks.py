@@ -37,8 +37,7 @@ from magmadnn.compiler.lower.product_rule import selected
 from magmadnn.compiler.lower.row_blocks import RowBlocks, in_blocks
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
-from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.compiler.regions.stages import product_of, walk_length
+from magmadnn.compiler.regions.region import RegionKind, product_of, walk_length
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array

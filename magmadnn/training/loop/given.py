@@ -120,7 +120,7 @@ def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
 
 def gpu_of(model: Model) -> int | None:
     """The number of the GPU that a model's kernels run on; None for the processor."""
-    return device_of(model.device, model.executor)
+    return None if model.device == "cpu" else device_of(model.device, model.executor)
 
 
 def as_iterable(x: Any) -> Any:
@@ -192,9 +192,9 @@ def as_arrays(value: Any, device: int | None = None, in_order: bool = False) -> 
 
 def placed(value: Any, device: int | None, in_order: bool = False) -> Array:
     """An array on the host; or where it lies, if that is this device and kernels know the dtype."""
-    if isinstance(value, OnDemand):
+    if isinstance(value, OnDemand) or (device is None and isinstance(value, np.ndarray)):
         made: Any = value
-        return made  # type: ignore[no-any-return]  # rows are made in their time
+        return made  # type: ignore[no-any-return]
     found: Any = None if device is None else on_device(value, device, in_order=in_order)
     if found is None or found.dtype.name not in KEPT:
         return as_array(value)

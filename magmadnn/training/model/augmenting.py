@@ -16,8 +16,7 @@ from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.graph.op import Array
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.runtime.threads import MOST
-from magmadnn.training.loop.augmented_source import AugmentedSource
-from magmadnn.training.loop.drawn_source import DrawnSource
+from magmadnn.training.loop.augmented_source import AugmentedSource, DrawnSource
 from magmadnn.training.loop.given import gpu_of
 
 from .augmented_step import StepAugmentation, can_be_in_step

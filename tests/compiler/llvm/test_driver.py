@@ -16,10 +16,9 @@ from magmadnn.compiler.kernels.data_rows import Gather
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import pointwise
-from magmadnn.compiler.llvm.driver import team
+from magmadnn.compiler.llvm.driver import driver as driver_module
 from magmadnn.compiler.llvm.driver.code import can_use_futex, driver_text
-from magmadnn.compiler.llvm.driver.driver import Driver, Task
-from magmadnn.compiler.llvm.driver.team import prepare, teams
+from magmadnn.compiler.llvm.driver.driver import Driver, Task, prepare, teams
 from magmadnn.compiler.llvm.gemm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.llvm.ir.target import assembly, host, named
 from magmadnn.compiler.llvm.kernel import block, load
@@ -329,9 +328,9 @@ def test_native_code_is_made_once_where_it_was_prepared(monkeypatch):
         time.sleep(0.05)
         return compiled(*arguments)
 
-    compiled = team.object_code
-    monkeypatch.setattr(team, "_libraries", {})
-    monkeypatch.setattr(team, "object_code", slow)
+    compiled = driver_module.object_code
+    monkeypatch.setattr(driver_module, "_libraries", {})
+    monkeypatch.setattr(driver_module, "object_code", slow)
     futex = can_use_futex(host())
     prepare(None)
     held = teams(17, False, futex, None)

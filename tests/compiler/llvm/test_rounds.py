@@ -10,9 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
-from magmadnn.compiler.llvm.driver.driver import Task
+from magmadnn.compiler.llvm.driver.driver import Task, Team, Teams
 from magmadnn.compiler.llvm.driver.rounds import Nested, Round
-from magmadnn.compiler.llvm.driver.team import Team, Teams
 from magmadnn.compiler.llvm.kernel import block, load
 
 Numbers = NDArray[np.float64]

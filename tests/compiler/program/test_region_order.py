@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.plan.memory import _Free
-from magmadnn.compiler.regions.fusion.region_order import RegionOrder
+from magmadnn.compiler.regions.fusion.growth import RegionOrder
 from magmadnn.compiler.regions.region import Region, RegionKind
 
 

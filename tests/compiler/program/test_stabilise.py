@@ -12,11 +12,11 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.program.simplify import simplify
-from magmadnn.compiler.program.stabilise import stabilise
 from magmadnn.compiler.program.verify import verify
 from magmadnn.graph import Node, show
 from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.graph.transforms.stable import stabilise
 from magmadnn.runtime import Executable
 from tests.compiler.sample_programs import BATCH
 from tests.graph.bare_nodes import placed

@@ -17,8 +17,7 @@ from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.object.cache import Cache
 
 from .code import PHASE_END, TASK_WORDS, Control, can_use_futex
-from .driver import Table, Task, table_of
-from .team import Team, nested_address, shared_words, teams
+from .driver import Table, Task, Team, nested_address, shared_words, table_of, teams
 
 Words = NDArray[np.int64]
 

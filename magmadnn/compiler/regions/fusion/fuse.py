@@ -30,8 +30,15 @@ from magmadnn.compiler.program.late import late_nodes
 from magmadnn.compiler.regions.below import is_below
 from magmadnn.compiler.regions.copies import layouts_of
 from magmadnn.compiler.regions.loads import is_product
-from magmadnn.compiler.regions.region import ALONE, Region, RegionKind, is_same_matrix, matrix_of
-from magmadnn.compiler.regions.stages import combined_by, is_reduction
+from magmadnn.compiler.regions.region import (
+    ALONE,
+    Region,
+    RegionKind,
+    combined_by,
+    is_reduction,
+    is_same_matrix,
+    matrix_of,
+)
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind

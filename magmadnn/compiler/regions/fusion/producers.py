@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from magmadnn.compiler.formulas import is_cheap, is_pointwise
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.regions.stages import is_reduction
+from magmadnn.compiler.regions.region import is_reduction
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind

@@ -15,8 +15,7 @@ from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.lower.product_rule import selected
 from magmadnn.compiler.plan.export import Call, Copy, Loop, Place, Step
 from magmadnn.compiler.plan.native_plan import LoopPlan, NativePlan, Work
-from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.compiler.regions.stages import product_of
+from magmadnn.compiler.regions.region import RegionKind, product_of
 from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import SIZE, Node

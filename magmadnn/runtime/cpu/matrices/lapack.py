@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from magmadnn.backends.cpu.blas_threads import FEW_ROWS, blas_threads
+from magmadnn.backends.cpu.blas_threads import FEW_ROWS, BlasThreads, blas_threads
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.llvm.library.calls import can_call
 from magmadnn.compiler.plan.native_plan import NativePlan
@@ -38,22 +38,17 @@ def is_native(work: Work) -> bool:
     return not isinstance(kernel, Library) or function_of(kernel) is not None
 
 
-def caller_of(plan: NativePlan, sizes: Mapping[str, int]) -> Callable[..., Any]:
-    """What calls a driver of a plan, as `call(function, *arguments)`.
+def blas_beside(plan: NativePlan, sizes: Mapping[str, int]) -> BlasThreads | None:
+    """The BLAS that has one thread while a plan runs (`BlasThreads.on_one`); None where it keeps its own.
 
-    Where the plan calls BLAS, or NumPy's functions, for small matrices only, BLAS has one thread meanwhile:
-    further ones would wait on the cores that the plan's own threads want.
+    It is where the plan calls BLAS, or NumPy's functions, for small matrices only: further threads would wait
+    on the cores that the plan's own threads want.
     """
     calls = [work for work in plan.work if _may_call_blas(work)]
     operands = {node for work in calls for one in work.region.nodes for node in one.inputs}
     shapes = (bind_shape(node.shape, sizes) for node in operands)
     sides = [side for shape in shapes if len(shape) > 1 for side in shape[-2:]]
-    threads = blas_threads() if calls and max(sides, default=0) < FEW_ROWS else None
-    return _plainly if threads is None else threads.on_one
-
-
-def _plainly(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
+    return blas_threads() if calls and max(sides, default=0) < FEW_ROWS else None
 
 
 def _may_call_blas(work: Work) -> bool:

@@ -15,8 +15,7 @@ import numpy as np
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.kernels.library import FUNCTION, SMALL, WORKSPACE, Library
 from magmadnn.compiler.kernels.moves import FAULTS
-from magmadnn.compiler.llvm.driver.driver import Driver, Task
-from magmadnn.compiler.llvm.driver.team import prepare
+from magmadnn.compiler.llvm.driver.driver import Driver, Task, prepare
 from magmadnn.compiler.llvm.kernel import load, scratch
 from magmadnn.compiler.llvm.library.calls import workspace_bytes
 from magmadnn.compiler.llvm.library.small import is_small

@@ -22,8 +22,8 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 
-from .copies import LegTemplate, Wanted
 from .courses import Course
+from .legs import LegTemplate, Wanted
 
 ShapeAndDtype = tuple[tuple[int, ...], np.dtype[Any]]
 

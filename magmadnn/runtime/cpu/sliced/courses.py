@@ -13,10 +13,9 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.variables import is_finite, memories_of
 
-from .copies import LONGEST as LONGEST
-from .copies import CopiedLeg, known_places
-from .copies import Wanted as Wanted
-from .legs import can_slice
+from .legs import LONGEST as LONGEST
+from .legs import CopiedLeg, can_slice, known_places
+from .legs import Wanted as Wanted
 from .saved import Saved
 
 

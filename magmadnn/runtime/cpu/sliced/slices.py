@@ -15,14 +15,13 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import agreement
-from magmadnn.runtime.cpu.matrices.lapack import caller_of
+from magmadnn.runtime.cpu.matrices.lapack import blas_beside
 from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, memories_of
 
-from .copies import LONGEST as LONGEST
-from .copies import CopiedLeg, Wanted
-from .legs import can_slice
+from .legs import LONGEST as LONGEST
+from .legs import CopiedLeg, Wanted, can_slice
 from .saved import Saved, saving_kernels
 
 _KEPT_SECONDS = 1.0  # that a copy of variables serves: so long it takes to run slices again
@@ -46,7 +45,7 @@ class Slices:
         self._driver = Driver(
             leg.table, leg.useful_threads, leg.scratch_bytes, cache=kernel_cache()
         )
-        self._call = caller_of(plan, wanted.sizes)
+        self._blas = blas_beside(plan, wanted.sizes)
         self._saved = Saved(changed, wanted.threads, plan.alike)
         self._saved.prepare()
 
@@ -80,7 +79,10 @@ class Slices:
             self._saved.save()
         self._leg.point(list(data.values()), order, settings)
         try:
-            self._call(self._driver.run, 0, count)
+            if self._blas is None:
+                self._driver.run(0, count)
+            else:
+                self._blas.on_one(self._driver.run, 0, count)
         finally:
             self._leg.release()
         found = self._leg.found(count)

@@ -12,7 +12,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.plan.frames import frames_of
 from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.compiler.plan.native_plan import NativePlan
-from magmadnn.compiler.regions.stages import product_of
+from magmadnn.compiler.regions.region import product_of
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory.pool import size_class

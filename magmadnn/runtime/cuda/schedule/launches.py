@@ -29,7 +29,7 @@ from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower.row_blocks import in_blocks
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
-from magmadnn.compiler.regions.stages import product_of
+from magmadnn.compiler.regions.region import product_of
 from magmadnn.graph.node import Node, naming_scope
 from magmadnn.runtime.cpu.boxes import boxes_of, rows_of
 from magmadnn.runtime.cpu.slot_values import slot_values
