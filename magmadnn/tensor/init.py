@@ -27,8 +27,7 @@ from magmadnn.graph.own_names import check_name
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory import as_dtype, is_floating
 from magmadnn.ops import philox
-from magmadnn.tensor._normals import normals
-from magmadnn.tensor._quantiles import normal_quantile
+from magmadnn.tensor._normals import normal_quantile, normals
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -22,8 +22,7 @@ from magmadnn.memory import BFLOAT16, Kind, MemoryManager, as_dtype
 from magmadnn.ops.philox import stream_of
 
 from . import init as initialisers
-from ._indexing import assigning, indexing, settled_index
-from ._layout import address_of, as_shape, fetched, filled, flat
+from ._layout import address_of, as_shape, assigning, fetched, filled, flat, indexing, settled_index
 from ._value_operators import ValueOperators
 from .eager.device_layout import HasDeviceLayout
 from .eager.known import known_call, with_types

@@ -14,7 +14,7 @@ from magmadnn import errors
 from magmadnn.memory import DTYPES
 from magmadnn.ops import philox
 from magmadnn.tensor import _normals, init
-from magmadnn.tensor._quantiles import normal_quantile
+from magmadnn.tensor._normals import normal_quantile
 from magmadnn.tensor.lazy import LazyTensor
 
 SHAPE = (131, 257)

@@ -20,7 +20,7 @@ from magmadnn.compiler.plan.built_alike import other_sizes, reuse
 from magmadnn.data.preparation.standardize import Standardize
 from magmadnn.optim.building import alike
 from magmadnn.storage.checkpoint import parameters_sha256
-from magmadnn.training.loop.totals import Totals, totals_of_epochs
+from magmadnn.training.loop.history import Totals, totals_of_epochs
 from magmadnn.training.objective import forms
 from magmadnn.training.objective.objective import Objective
 

@@ -19,14 +19,13 @@ from magmadnn.storage.printing import note
 from magmadnn.training.arguments import TRAINED_NOW, at_least
 from magmadnn.training.objective.objective import Objective
 
-from .history import History, Row
-from .pieces import Batch, ChunkIterator, PendingChunk, numbered
+from .history import History, Row, Totals, scalars
+from .pieces import Batch, ChunkIterator, PendingChunk, data_for, feeds_for, numbered
 from .rates import Rates
 from .resuming import INITIAL, restore, state_of
 from .sources import Source
 from .step_room import StepRoom
 from .together import Together
-from .totals import Totals, data_for, feeds_for, scalars
 
 if TYPE_CHECKING:
     from magmadnn.training.callbacks import Callback

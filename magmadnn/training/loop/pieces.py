@@ -1,4 +1,4 @@
-"""Batches that follow each other, as slices take them: out of arrays in memory, or out of a ring."""
+"""Batches that follow each other, as slices take them: out of arrays in memory or out of a ring; as feeds."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 from magmadnn.runtime.cpu.row_copies import RowCopies
+from magmadnn.training.objective.objective import Objective
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.data.pending import PendingSlice
@@ -323,3 +324,32 @@ def each_of(parts: BatchArrays, rows: NDArray[np.int64], batch_size: int) -> Ite
     """Batches of these rows, one by one."""
     for k in range(0, len(rows), batch_size):
         yield batch_of(rows_of(parts, rows[k : k + batch_size]))
+
+
+def feeds_for(objective: Objective, batch: Batch) -> dict[Any, Array]:
+    """The feeds of one batch."""
+    feeds = dict(zip(objective.inputs, batch.inputs, strict=True))
+    feeds |= dict(zip(objective.targets, batch.targets, strict=True))
+    if objective.weights is not None:
+        of_each = (len(objective.targets),) if len(objective.weights.shape) > 1 else ()
+        sizes = (batch.rows, *of_each)
+        found = np.ones(sizes, np.float32) if batch.weights is None else batch.weights
+        if found.ndim != len(sizes):
+            raise DataError(
+                "this batch has weights of one kind, the first had others: give weights of all outputs "
+                "together with each batch, or of each output by its name"
+            )
+        feeds[objective.weights] = found
+    elif batch.weights is not None:
+        raise DataError("this batch has weights, the first had none; give weights with each batch")
+    return feeds
+
+
+def data_for(objective: Objective, arrays: BatchArrays) -> dict[Any, Array]:
+    """The arrays that rows of batches are taken from, by placeholder."""
+    inputs, targets, weights = arrays
+    data = dict(zip(objective.inputs, inputs, strict=True))
+    data |= dict(zip(objective.targets, targets, strict=True))
+    if objective.weights is not None:
+        data[objective.weights] = weights[0]
+    return data

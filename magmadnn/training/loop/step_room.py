@@ -9,8 +9,7 @@ from magmadnn.graph.op import Array
 from magmadnn.optim.memory_check import refuse_beyond
 from magmadnn.runtime.step_memory import StepMemory
 
-from .pieces import Batch
-from .totals import feeds_for
+from .pieces import Batch, feeds_for
 
 if TYPE_CHECKING:
     from .fit import Fit

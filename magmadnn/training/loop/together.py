@@ -21,9 +21,9 @@ from magmadnn.runtime.variables import tensor_of
 from magmadnn.storage.checkpoint import State
 
 from .own_rows import OwnRows
+from .pieces import feeds_for
 from .resuming import saved_settings, set_only, settings_of, shards_of
 from .shared_reading import SharedReading
-from .totals import feeds_for
 
 if TYPE_CHECKING:
     from magmadnn.optim.records import Setting

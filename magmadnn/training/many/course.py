@@ -20,8 +20,9 @@ from magmadnn.runtime.agreement import agreement
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.given import gpu_of
+from magmadnn.training.loop.history import Totals, totals_of_epochs
+from magmadnn.training.loop.pieces import data_for
 from magmadnn.training.loop.sources import ArraySource
-from magmadnn.training.loop.totals import Totals, data_for, totals_of_epochs
 from magmadnn.training.model.fitting import Validation, evaluation_of
 from magmadnn.training.objective.objective import Objective
 

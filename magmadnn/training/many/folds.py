@@ -23,8 +23,7 @@ from magmadnn.ops import philox
 from magmadnn.storage.durable import write_file
 from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
-from magmadnn.training.loop.history import History
-from magmadnn.training.loop.totals import scalars
+from magmadnn.training.loop.history import History, scalars
 from magmadnn.training.model.model import Model
 
 from .collecting import collecting_seldom

@@ -19,8 +19,8 @@ from magmadnn.optim.memory_check import BATCH
 from magmadnn.storage.machine_memory import available_bytes
 from magmadnn.tensor.operation import as_feeds
 from magmadnn.training.loop.fit import Fit
+from magmadnn.training.loop.pieces import data_for
 from magmadnn.training.loop.step_room import memory_of
-from magmadnn.training.loop.totals import data_for
 from magmadnn.training.model.fitting import Validation, evaluation_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.plain.architecture import layer_calls

@@ -35,10 +35,11 @@ from magmadnn.training.loop.given import (
     checked_arrays,
     gpu_of,
 )
+from magmadnn.training.loop.history import Totals
 from magmadnn.training.loop.own_rows import OwnRows
+from magmadnn.training.loop.pieces import feeds_for
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
 from magmadnn.training.loop.together import Together
-from magmadnn.training.loop.totals import run_once
 from magmadnn.training.objective.heads import heads_of, output_names
 from magmadnn.training.objective.objective import Objective
 from magmadnn.training.objective.weights import sample_weights
@@ -221,7 +222,12 @@ def stream_of(model: Model, x: Any) -> IterableSource:
 def evaluated(model: Model, source: Source, batch_size: int) -> dict[str, Any]:
     """Loss and metrics over all batches of a source."""
     objective, executable = evaluation_of(model, source)
-    return run_once(model, objective, executable, source.epoch(0, batch_size, 0))
+    totals = Totals(objective)
+    for batch in source.epoch(0, batch_size, 0):
+        feeds = feeds_for(objective, batch)
+        loss, *sums = executable.run({k.node: v for k, v in feeds.items()})
+        totals.add(batch, loss, sums)
+    return totals.results()
 
 
 def evaluation_of(model: Model, source: Source) -> tuple[Objective, Executable]:

@@ -13,9 +13,8 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.training.arguments import at_least
 from magmadnn.training.loop.given import checked_arrays, inputs_for, targets_for
-from magmadnn.training.loop.pieces import Batch
+from magmadnn.training.loop.pieces import Batch, feeds_for
 from magmadnn.training.loop.sources import ArraySource
-from magmadnn.training.loop.totals import feeds_for
 
 from .training_step import training_step
 

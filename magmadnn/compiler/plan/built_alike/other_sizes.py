@@ -23,14 +23,13 @@ import numpy as np
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW
 from magmadnn.compiler.program.simplify import LARGEST_CONSTANT
-from magmadnn.compiler.regions.draft import Draft
+from magmadnn.compiler.regions.draft import Draft, named, renewed
 from magmadnn.graph.dim import Dim, Shape, Size, dims_of, product, substitute
 from magmadnn.graph.node import CONSTANT, Node, follows_sizes
 from magmadnn.graph.op import MANY_ELEMENTS, Op, OpKind
 from magmadnn.graph.program import LaterProgram
 from magmadnn.graph.spec import Spec
 
-from .copied import named, renewed
 from .look import NotComparedError, structure_of
 from .sizes import MARK, Run, Template, filled, moves_any_size, numbers_of, template_of
 

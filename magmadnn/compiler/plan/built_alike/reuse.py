@@ -11,11 +11,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from magmadnn.backends.cpu.forks import ProcessLock, cached_property
-from magmadnn.compiler.regions.draft import Alike, Draft
+from magmadnn.compiler.regions.draft import Alike, Draft, named, over_leaves
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.program import LaterProgram, Program
 
-from .copied import named, over_leaves
 from .look import LONGEST, NotComparedError, look_of
 from .other_sizes import filled_in, note
 

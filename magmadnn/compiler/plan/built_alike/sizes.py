@@ -26,7 +26,7 @@ from typing import Any
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.below import Answer, noted_answers
-from magmadnn.compiler.regions.draft import Draft
+from magmadnn.compiler.regions.draft import Draft, copied, named
 from magmadnn.compiler.stand_ins import MOST_SYMBOLS
 from magmadnn.errors import MagmaDNNError, ShapeError
 from magmadnn.graph.dim import Dim, Shape, Size, divide, product, substitute
@@ -35,7 +35,6 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec
 
-from .copied import copied, named
 from .look import LEAST, NotComparedError, is_open, is_shape, structure_of
 
 _MOST = 32  # structures that are kept

@@ -28,9 +28,8 @@ from magmadnn.runtime.threads import thread_count
 from magmadnn.tensor.init import is_alike
 from magmadnn.tensor.lazy import LazyTensor
 from magmadnn.training.arguments import TRAINED_NOW
-from magmadnn.training.loop.history import History, Row
+from magmadnn.training.loop.history import History, Row, scalars, sums_of_epochs
 from magmadnn.training.loop.pieces import Batch
-from magmadnn.training.loop.totals import scalars, sums_of_epochs
 from magmadnn.training.many.course import FitCourse, Whole, tick_rate
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.parts import trained_of
