@@ -65,17 +65,17 @@ class Operation(Operators):
     @property
     def shape(self) -> Shape:
         """Ints, and symbols such as `batch` for sizes that are not known yet."""
-        return self.node.shape
+        return self.node.spec.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type."""
-        return self.node.dtype
+        return self.node.spec.dtype
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return self.node.ndim
+        return self.node.spec.ndim
 
     @property
     def name(self) -> str:

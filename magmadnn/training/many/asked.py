@@ -16,6 +16,7 @@ from magmadnn.runtime.agreement import agreement
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.given import gpu_of
+from magmadnn.training.model.fitting import training_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.raw_data import SharedData
 
@@ -227,8 +228,8 @@ class _Data:
             x, y, weights = (taken(part, rows) for part in (self.x, self.y, weights))
         if rows is None and held is None and self._can_prepare_once(model, options):
             options = {**options, "shared": self._shared}
-        return model._training(
-            x, y, sample_weight=weights, validation_data=validation,
+        return training_of(
+            model, x, y, sample_weight=weights, validation_data=validation,
             rows=rows if shared else None, **options,
         )  # fmt: skip
 

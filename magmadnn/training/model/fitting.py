@@ -48,6 +48,7 @@ from .augmented_step import StepAugmentation
 from .augmenting import augmented_source, augmented_step, changed_in_step, transforms_for
 from .checks import refuse_one_row
 from .plain.identity import identity_of
+from .raw_data import takes_raw
 from .training_step import objective_key, training_step
 
 if TYPE_CHECKING:
@@ -206,6 +207,10 @@ def new_fit(
         identity=partial(identity_of, model, data, settings), together=together,
         memory_limit=memory_limit,
     )  # fmt: skip
+
+
+training_of = takes_raw(new_fit)
+"""The same of raw data, tables and arrays that have not gone through the model's preparation."""
 
 
 def _same(source: ArraySource) -> ArraySource:

@@ -22,7 +22,7 @@ from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.arguments import at_least, refuse_while_training
 from magmadnn.training.callbacks import Callback
-from magmadnn.training.loop.fit import BatchSize, Fit
+from magmadnn.training.loop.fit import BatchSize
 from magmadnn.training.loop.given import gpu_of, inputs_for
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.sources import Source
@@ -32,7 +32,7 @@ from magmadnn.workers.client import entered
 
 from .checks import chained, check_model
 from .classes import by_loss, class_numbers, probabilities
-from .fitting import array_source, evaluated, new_fit, stream_of
+from .fitting import array_source, evaluated, stream_of, training_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
@@ -330,18 +330,13 @@ class Model(Pictured, ModelParts, TakesRawData):
                 self, workers, x, y, *given, *weights, callbacks, verbose, parallel, memory_limit
             )
             return history
-        return self._training(
-            x, y, batch_size=batch_size, epochs=epochs, initial_epoch=initial_epoch,
+        return training_of(
+            self, x, y, batch_size=batch_size, epochs=epochs, initial_epoch=initial_epoch,
             validation_data=validation_data, validation_split=validation_split, shuffle=shuffle,
             sample_weight=sample_weight, class_weight=class_weight, callbacks=callbacks,
             augment=augment, loader_workers=loader_workers, accumulate=accumulate, verbose=verbose,
             prepared=prepared, parallel=way_of(parallel), memory_limit=memory_limit,
         ).run()  # fmt: skip
-
-    @takes_raw
-    def _training(self, x: Any, y: Any = None, **options: Any) -> Fit:
-        """What `fit` runs."""
-        return new_fit(self, x, y, **options)
 
     @takes_raw
     def evaluate(
