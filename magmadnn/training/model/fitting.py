@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,6 +75,23 @@ class Validation:
         return evaluated(self.model, self.source(), self.batch_size)
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """What a training's batches come from.
+
+    Attributes:
+        source: gives them.
+        held_back: the rows kept back to validate, if any.
+        transforms: what changes images.
+        in_step: what the step does of that.
+    """
+
+    source: Source
+    held_back: ArraySource | None = None
+    transforms: tuple[Augmentation, ...] = ()
+    in_step: StepAugmentation | None = None
+
+
 def array_source(model: Model, what: str, x: Any, y: Any, sample_weight: Any) -> ArraySource:
     """All rows of arrays in their order, checked.
 
@@ -131,79 +149,47 @@ def new_fit(
     if together is not None:
         together.look_for_shards(callbacks)
     shown = [] if verbose is False else for_verbosity(verbose)
-    held_back = None
-    transforms: tuple[Augmentation, ...] = ()
-    augmentation: StepAugmentation | None = None
+    weighing = {"sample_weight": sample_weight, "class_weight": class_weight}
     if y is None:
-        if validation_split or any(v is not None for v in (sample_weight, class_weight, augment)):
+        if validation_split or any(v is not None for v in (*weighing.values(), augment)):
             what = "validation_split, sample_weight, class_weight and augment"
             raise ArgumentError(f"fit: {what} need x and y as arrays")
-        source: Source = stream_of(model, x)
+        given = _Rows(stream_of(model, x))
     else:
-        later = not (class_weight or callbacks)
-        in_step = augment is not None and parallel is None and changed_in_step(model, augment)
-        moves = augment is None or in_step  # otherwise images are changed on the host
-        inputs, targets = checked_arrays(model, "fit", x, y, later, moves)
-        weights = None
-        if sample_weight is not None or class_weight is not None:
-            names = output_names(model.outputs)
-            weights = sample_weights("fit", targets, sample_weight, class_weight, names)
-        kept = rows
         if validation_split and validation_data is not None:
             raise ArgumentError("fit: give validation_data or validation_split, not both")
-        if validation_split:
-            count = len(inputs[0]) if rows is None else len(rows)
-            kept, held = split_rows(count, validation_split, model.seed)
-            if rows is not None:
-                kept, held = rows[kept], rows[held]
-            held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
-        on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
-        look = partial(check_values, model, inputs, targets)
-        if augment is not None:
-            transforms = transforms_for(model, augment, inputs, targets, weights)
-        if transforms and in_step and isinstance(inputs[0], OnDevice):
-            source, augmentation = augmented_step(
-                model, transforms, inputs, targets, weights, chosen=kept, look=look, **on
-            )
-        elif transforms:
-            source = augmented_source(
-                model, transforms, inputs, targets, weights, kept, on["seed"], loader_workers
-            )
-        else:
-            source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
+        given = _rows_of_arrays(
+            model, x, y, rows, validation_split, model.seed if shuffle else None, augment,
+            in_step=parallel is None, later=not (class_weight or callbacks),
+            workers=loader_workers, **weighing,
+        )  # fmt: skip
+    source: Source = given.source
     more = tuple(part for callback in callbacks for part in callback.parts())
     if accumulate > 1 and source.count(1 if callable(batch_size) else batch_size) is None:
         raise ArgumentError(
             f"fit: accumulate={accumulate} must know how many batches an epoch has: give arrays, or a list "
             "of batches"
         )
-    how = (more, int(accumulate), parallel, augmentation)
+    how = (more, int(accumulate), parallel, given.in_step)
     objective, step = training_step(model, source.sample, *how)
     if parallel is not None:
         source = OwnRows(source, parallel.own_rows)
-    size = 1024 if callable(batch_size) else max(batch_size, 1024)
-    validate: Validation | None = None
-    if validation_data is not None:
-        held_out = check_validation(model, validation_data)
-        validate = Validation(model, partial(array_source, model, "evaluate", *held_out), size)
-    elif held_back is not None:
-        validate = Validation(model, partial(_same, held_back), size)
-    held_back_data = validation_data if validation_data is not None else (None, None)
-    whole = y is not None
+    validation = _validation(model, validation_data, given.held_back, batch_size)
+    held_out = () if validation_data is None else validation_data
     data = {
-        "x": x if whole else None, "y": y, "sample_weight": sample_weight,
-        **dict(zip(("validation x", "validation y", "validation weights"), held_back_data, strict=False)),
+        "x": None if y is None else x, "y": y, "sample_weight": sample_weight,
+        **dict(zip(("validation x", "validation y", "validation weights"), held_out, strict=False)),
     }  # fmt: skip
     settings = {
         "batch_size": batch_size, "shuffle": shuffle, "initial_epoch": initial_epoch,
         "validation_split": validation_split, "class_weight": class_weight,
-        "parts of callbacks": more or None, "augment": transforms or None, "rows": rows,
+        "parts of callbacks": more or None, "augment": given.transforms or None, "rows": rows,
         "accumulate": accumulate if accumulate > 1 else None,
     }  # fmt: skip
     settings |= {} if parallel is None else parallel.settings
     return Fit(
         model, objective, step, source, batch_size=batch_size, first=first, epochs=last,
-        validation=validate, callbacks=[*shown, *callbacks],
+        validation=validation, callbacks=[*shown, *callbacks],
         identity=partial(identity_of, model, data, settings), together=together,
         memory_limit=memory_limit,
     )  # fmt: skip
@@ -211,6 +197,81 @@ def new_fit(
 
 training_of = takes_raw(new_fit)
 """The same of raw data, tables and arrays that have not gone through the model's preparation."""
+
+
+def _rows_of_arrays(
+    model: Model,
+    x: Any,
+    y: Any,
+    rows: NDArray[np.int64] | None,
+    validation_split: float,
+    seed: int | None,
+    augment: Any,
+    *,
+    sample_weight: Any,
+    class_weight: Mapping[int, float] | Literal["balanced"] | None,
+    in_step: bool,
+    later: bool,
+    workers: int,
+) -> _Rows:
+    """The batches of arrays that are trained on, with the rows kept back and what changes images.
+
+    Args:
+        model: that is trained.
+        x: inputs, as `fit` takes them.
+        y: targets, likewise.
+        rows: those that are meant, in their order; None for all.
+        validation_split: the part of them that is kept back.
+        seed: of their order; None: as they stand.
+        augment: as `fit` takes it.
+        sample_weight: likewise.
+        class_weight: likewise.
+        in_step: whether the step may change images.
+        later: whether values on a device are looked at by whoever uses them.
+        workers: threads that change images elsewhere.
+    """
+    in_step = in_step and augment is not None and changed_in_step(model, augment)
+    moves = augment is None or in_step  # otherwise images are changed on the host
+    inputs, targets = checked_arrays(model, "fit", x, y, later, moves)
+    weights = None
+    if sample_weight is not None or class_weight is not None:
+        names = output_names(model.outputs)
+        weights = sample_weights("fit", targets, sample_weight, class_weight, names)
+    held_back = None
+    if validation_split:
+        count = len(inputs[0]) if rows is None else len(rows)
+        kept, held = split_rows(count, validation_split, model.seed)
+        if rows is not None:
+            kept, held = rows[kept], rows[held]
+        held_back, rows = ArraySource(inputs, targets, None, seed=None, chosen=held), kept
+    on: dict[str, Any] = {"seed": seed, "device": gpu_of(model), "chosen": rows}
+    look = partial(check_values, model, inputs, targets)
+    transforms: tuple[Augmentation, ...] = ()
+    if augment is not None:
+        transforms = transforms_for(model, augment, inputs, targets, weights)
+    if not transforms:
+        source = ArraySource(inputs, targets, weights, look=look, **on)
+        return _Rows(source, held_back)
+    if in_step and isinstance(inputs[0], OnDevice):
+        drawn, step = augmented_step(model, transforms, inputs, targets, weights, look=look, **on)
+        return _Rows(drawn, held_back, transforms, step)
+    changed = augmented_source(model, transforms, inputs, targets, weights, rows, seed, workers)
+    return _Rows(changed, held_back, transforms)
+
+
+def _validation(
+    model: Model, data: Any, held_back: ArraySource | None, batch_size: BatchSize
+) -> Validation | None:
+    """What evaluates the model after each epoch: on data that was given, or on rows kept back.
+
+    Raises:
+        MagmaDNNError: if that data does not fit, as `check_validation`.
+    """
+    size = 1024 if callable(batch_size) else max(batch_size, 1024)
+    if data is not None:
+        held_out = check_validation(model, data)
+        return Validation(model, partial(array_source, model, "evaluate", *held_out), size)
+    return None if held_back is None else Validation(model, partial(_same, held_back), size)
 
 
 def _same(source: ArraySource) -> ArraySource:
