@@ -140,9 +140,14 @@ def test_class_weight_is_the_weight_of_each_sample():
 
 
 def test_validation_split_keeps_rows_back():
-    model = network()
+    model, other = network(), network()
     history = model.fit(X, Y, validation_split=0.2, epochs=2, verbose=False)
-    assert {"val_loss", "val_accuracy"} <= set(history.columns)
+    rows, held = md.data.split_rows(len(X), 0.2, model.seed)
+    given = (X[held], Y[held])
+    expected = other.fit(X[rows], Y[rows], validation_data=given, epochs=2, verbose=False)
+    assert same(model, other)
+    assert history["val_loss"] == expected["val_loss"]
+    assert history["val_accuracy"] == expected["val_accuracy"]
 
 
 def test_frozen_layers_stay_as_they_are():

@@ -70,6 +70,15 @@ def trained(frame_of: Callable[..., Any], **options: Any) -> md.Model:
 # --- columns without a preparation ------------------------------------------------------------
 
 
+def test_targets_that_are_objects_are_taken_as_numbers():
+    x, y = np.stack([A, B / 100, C], axis=1), HEAT / 1000
+    model, plain = network(seed=3), network(seed=3)
+    as_objects = y.astype(object)
+    found = model.fit(x, as_objects, verbose=False, validation_data=(x, as_objects))
+    expected = plain.fit(x, y, verbose=False, validation_data=(x, y))
+    assert found["loss"] == expected["loss"] and found["val_loss"] == expected["val_loss"]
+
+
 def test_columns_go_by_their_names_in_every_call(frame_of):
     small = np.stack([A, B / 100, C], axis=1)
     frame = frame_of({"a": A, "b": B / 100, "c": C})
