@@ -14,7 +14,9 @@ from magmadnn import layers, optim
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.runtime.cuda.many import course, stacked_group
 from magmadnn.runtime.cuda.many.leg import Seat, Wanted
+from magmadnn.runtime.cuda.data.data import Data
 from magmadnn.runtime.cuda.many.stacks import Stack
+from magmadnn.runtime.cuda.running import slices
 from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 from tests.runtime.cuda.test_grids import BATCH, StopsItself, X, Y, digests, network
@@ -267,3 +269,57 @@ def test_seats_of_other_data_are_other_stacks() -> None:
     assert looks(piece(16)) == looks(piece(16, rows + 1))
     for other in (piece(32), piece(16, rows[:4]), piece(16, epochs=2)):
         assert looks(piece(16)) != looks(other)
+
+
+@every_device
+@pytest.mark.parametrize("aligned", [True, False])
+def test_batches_are_read_where_rows_lie(
+    device: str, aligned: bool, stacks: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of five larger models pick rows of the data; where these are not aligned, batches are copied."""
+    seen: list[int] = []
+    find = slices.picked_rows
+
+    def noted(items: Any, layout: Any, sources: Any, *how: Any) -> Any:
+        found = find(items, layout, sources, *how)
+        seen.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(slices, "picked_rows", noted)
+    if not aligned:
+        monkeypatch.setattr(Data, "is_aligned", False)
+    rng = np.random.default_rng(9)
+    count, width = 70, 64
+    x = rng.standard_normal((count, width), np.float32)
+    y = rng.integers(0, 5, count)
+
+    def build(k: int) -> md.Model:
+        between = [layers.Dense(68, activation="relu"), layers.Dense(64, activation="relu")]
+        return md.Model(
+            [layers.Input((width,)), *between, layers.Dense(5)],
+            loss="cross_entropy",
+            optimizer=optim.SGD(0.05 * (k + 1)),
+            seed=k,
+            device="cuda",
+            precision="tf32",
+        )
+
+    with on(device):
+        together, alone = ([build(k) for k in range(5)] for _ in range(2))
+        histories = md.fit_many(together, x, y, batch_size=20, epochs=2, verbose=False)
+        expected = [m.fit(x, y, batch_size=20, epochs=2, verbose=0) for m in alone]
+    assert stacks
+    assert all(went_well for _, went_well in stacks)
+    assert max(seen) == (1 if aligned else 0)
+    # Of how far training moved them: six factors of a step are rounded to 2^-11, and four times that for
+    # later steps. On the emulated device factors are exact.
+    tolerance = 2.0**-6 if device == "gpu" else ROUNDINGS * np.finfo(np.float32).eps * 8
+    for k, (model, one, history, own) in enumerate(
+        zip(together, alone, histories, expected, strict=True)
+    ):
+        began = build(k).values()
+        for name, value in one.values().items():
+            found, right = np.asarray(model.values()[name]), np.asarray(value)
+            moved = np.abs(right - np.asarray(began[name])).max()
+            assert np.abs(found - right).max() <= tolerance * max(moved, 1e-3), name
+        np.testing.assert_allclose(history["loss"], own["loss"], rtol=tolerance)

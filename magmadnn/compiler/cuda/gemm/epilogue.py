@@ -132,5 +132,5 @@ def _finish(
         lines.add(f"Vec<{kind}, {width}> v;")
         lines.add("#pragma unroll")
         lines.add(f"for (int j = 0; j < {width}; j++) v.at[j] = r{number}[i + j];")
-        lines.add(f"{_guard(end)}store<{width}>(({kind} *)({_place(result)}) + i, v);")
+        lines.add(f"{_guard(end)}store_at_once<{width}>(({kind} *)({_place(result)}) + i, v);")
         lines.add("}")

@@ -58,6 +58,21 @@ class GemmVariant(SizedProduct):
         return self.cut.registers
 
     @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.cut.threads
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return self.cut.blocks(*self.sizes[:2])
+
+    @property
+    def resident(self) -> int:
+        """Blocks that are to share a multiprocessor."""
+        return 1
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         return self.cut.shared_bytes(self.kernel.transpose_b, ITEM_BYTES[self.kernel.dtype])

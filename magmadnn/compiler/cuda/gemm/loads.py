@@ -78,12 +78,21 @@ template <int V, class T> __device__ __forceinline__ void copy(T *to, const T *a
     copy<V / 2>(to + V / 2, at + V / 2, there);
   } else if constexpr (BYTES < 4)
     to[0] = there ? at[0] : T{0};
+  else if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" ::"r"(goal), "l"(at), "n"(BYTES),
+      "r"(there ? BYTES : 0) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(goal), "l"(at), "n"(BYTES),
       "r"(there ? BYTES : 0) : "memory");
 #else
   for (int i = 0; i < V; i++) to[i] = there ? at[i] : T{0};
 #endif
+}
+// COUNT neighbouring elements of shared memory, together where they lie so.
+template <int COUNT, class T> __device__ __forceinline__ void near(T *v, const T *at) {
+  const Vec<T, COUNT> all = ::load<COUNT>(at);
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) v[i] = all.at[i];
 }
 // Copies so far are a group; wait for all groups but the last ones.
 __device__ __forceinline__ void end_of_copies() {

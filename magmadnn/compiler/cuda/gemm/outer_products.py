@@ -165,11 +165,14 @@ template <class S, class Arithmetic, class F> struct Outer {
       T va[MT][2][4], vb[NT][4];
 #pragma unroll
       for (int q = 0; q < 4; q++) {
+        Stored x[2 * MT], y[NT];
+        near<2 * MT>(x, a + (16 * i + 4 * q) * LA);
 #pragma unroll
-        for (int r = 0; r < 2 * MT; r++) va[r / 2][r % 2][q] = widened(a[(16 * i + 4 * q) * LA + r]);
+        for (int j = 0; j < NT; j += PACK) near<PACK>(y + j, b + (16 * i + 4 * q) * LB + j * 8);
 #pragma unroll
-        for (int j = 0; j < NT; j++)
-          vb[j][q] = widened(b[(16 * i + 4 * q) * LB + j / PACK * 8 * PACK + j % PACK]);
+        for (int r = 0; r < 2 * MT; r++) va[r / 2][r % 2][q] = widened(x[r]);
+#pragma unroll
+        for (int j = 0; j < NT; j++) vb[j][q] = widened(y[j]);
       }
       typename Arithmetic::A left[MT];
       typename Arithmetic::B right[NT];

@@ -1,8 +1,9 @@
 """Products of stacks of matrices in one launch: blocks of a product for each pair of matrices.
 
-The kernel is that of a single product (`gemm.py`), epilogue included. A block finds from its number which
-pair it belongs to, and begins at these matrices: factors may be stacked along several axes, and a matrix may
-serve many pairs. So bits are those of single products.
+A block finds from its number which pair it belongs to, and begins at these matrices: factors may be stacked
+along several axes, and a matrix may serve many pairs. The kernel is that of a single product (`gemm.py`),
+epilogue included, and so are its bits; for many larger ones in TF32 it is one whose tiles pass through shared
+memory (`staged.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from magmadnn.compiler.kernels.operands import COLUMN, FULL
 
 from .finish import finishing
 from .gemm import LIBRARY, GemmVariant, choose_gemm
+from .staged import STAGED
+from .tiled import TiledProduct, tiled
 
 Axes = tuple[
     tuple[int, int], ...
@@ -24,6 +27,8 @@ Axes = tuple[
 _LARGEST_GRID = 2**31 - 1
 LIBRARY_SIZE = 32  # see `choose_stacked`, of this and those below
 _WIDE, _MANY = 64, 4  # columns and sums of a product, and products
+# The number of batches before, and further ones; addresses of the addresses of an array and an order of its rows.
+_PICKED = ("first", "step", "source", "order")
 
 
 @dataclass(frozen=True)
@@ -37,35 +42,56 @@ class StackedProduct:
         b: and the right ones.
     """
 
-    product: GemmVariant
+    product: GemmVariant | TiledProduct
     count: int
     a: Axes
     b: Axes
 
-    libraries = (LIBRARY,)
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """What it needs beside its text."""
+        return (LIBRARY, STAGED) if isinstance(self.product, TiledProduct) else (LIBRARY,)
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the parameters: addresses, those of the first pair."""
-        return self.product.slots
+        """Names of the parameters: addresses, those of the first pair; where rows of A are found."""
+        return self.product.slots + (_PICKED if self._picks else ())
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, roughly."""
+        return self.product.registers
 
     @property
     def blocks(self) -> int:
         """Of a pair."""
-        m, n, _ = self.product.sizes
-        return self.product.cut.blocks(m, n)
+        return self.product.blocks
+
+    @property
+    def _picks(self) -> bool:
+        return isinstance(self.product, TiledProduct) and self.product.picked
 
     def text(self, name: str) -> str:
         """The function."""
         product = self.product
-        bounds = f"__launch_bounds__({product.cut.threads}, 1)"
-        slots = ", ".join(f"{slot}{self._beyond(slot)}" for slot in self.slots)
+        bounds = f"__launch_bounds__({product.threads}, {product.resident})"
+        slots = ", ".join(f"{slot}{self._beyond(slot)}" for slot in product.slots)
         slots += f", z * {product.sizes[0]}" if product.axes else ""
-        return f"""{product.types(name)}extern "C" __global__ void {bounds} {name}({product.parameters}) {{
+        parameters, lines = product.parameters, ""
+        if isinstance(product, TiledProduct):
+            stored, step = f"{product.kinds['a']}", dict(product.strides)["a"]
+            lines = f", gemm::Straight<{stored}>{{slots.a, {step}}}"
+            if self._picks:
+                total = self.count * product.lines
+                begin = f"(*first + step) * {total} + z * {product.lines}"
+                lines = f", gemm::Picked<{stored}>{{*source, {step}, *order, {begin}, nullptr}}"
+                parameters += f", const i64 *first, i64 step, const {stored} *const *source"
+                parameters += ", const i64 *const *order"
+        return f"""{product.types(name)}extern "C" __global__ void {bounds} {name}({parameters}) {{
   SHARED_MEMORY({product.shared_bytes})
   const i64 z = blockIdx.x / {self.blocks};
   const {name}_slots slots = {{{slots}}};
-  {name}_type::run(slots, blockIdx.x % {self.blocks}, memory);
+  {name}_type::run(slots, blockIdx.x % {self.blocks}, memory{lines});
 }}
 """
 
@@ -119,24 +145,57 @@ def choose_stacked(
     smallest = min(values["row1"] // max(count, 1), values["column1"], values["k"])
     if kernel.dtype == "float64" and smallest >= LIBRARY_SIZE and finishing(kernel) is None:
         return None
-    sums_columns = not kernel.transpose_a and min(values["column1"], values["k"]) >= _WIDE
-    if tensor_float and kernel.dtype == "float32" and sums_columns and count >= _MANY:
-        return None
     one = {**values, "row1": values["row1"] // max(count, 1)}
-    own = replace(chip, processors=max(chip.processors // max(count, 1), 1))
-    launch = choose_gemm(kernel, one, own, tensor_float)
-    if launch is None:
-        return None
-    product = launch.variant
-    assert isinstance(product, GemmVariant)
     steps = {side: [step for size, step in axes[side] if size > 1] for side in "ab"}
-    widths = [(s, _narrowed(width, steps.get(s, ()))) for s, width in product.widths]
-    variant = StackedProduct(replace(product, widths=tuple(widths)), count, axes["a"], axes["b"])
+    product: GemmVariant | TiledProduct | None = None
+    if tensor_float and count >= _MANY:
+        product = tiled(kernel, one, count, chip, (*steps["a"], *steps["b"]))
+    if product is None:
+        own = replace(chip, processors=max(chip.processors // max(count, 1), 1))
+        launch = choose_gemm(kernel, one, own, tensor_float)
+        if launch is None:
+            return None
+        assert isinstance(launch.variant, GemmVariant)
+        product = launch.variant
+        widths = [(s, _narrowed(width, steps.get(s, ()))) for s, width in product.widths]
+        product = replace(product, widths=tuple(widths))
+    variant = StackedProduct(product, count, axes["a"], axes["b"])
     blocks = count * variant.blocks
     if blocks > _LARGEST_GRID:
         return None
+    grid, block = (blocks, 1, 1), (product.threads, 1, 1)
+    return Launch(variant, grid, block, arguments_of(variant, values), product.shared_bytes)
+
+
+def picking(launch: Launch, first: int, step: int, source: int, order: int) -> Launch | None:
+    """The same product of which lines of A are rows of a larger array; None where it cannot read them so.
+
+    Batch `first[0] + step` has rows `order[0][i]` of `source[0]`, as many for each product as A has lines; the
+    products follow each other in the order. Where `order[0]` is 0, rows are taken as they lie.
+
+    Args:
+        launch: of a stack, whose factors `a` lie one after the other without gaps.
+        first: address of the number of batches before.
+        step: further batches before.
+        source: address of the array's address.
+        order: address of the address of row numbers.
+    """
+    variant = launch.variant
+    if not isinstance(variant, StackedProduct) or not isinstance(variant.product, TiledProduct):
+        return None
+    product, sizes = variant.product, variant.product.sizes
+    columns = sizes[0] if product.kernel.transpose_a else sizes[2]
+    axes = [axis for axis in variant.a if axis[0] > 1]
+    if (
+        dict(product.strides)["a"] != columns
+        or len(axes) != 1
+        or axes[0][1] != product.lines * columns
+    ):
+        return None
+    made = replace(variant, product=replace(product, picked=True))
+    arguments = (*launch.arguments, first, step, source, order)
     return replace(
-        launch, variant=variant, grid=(blocks, 1, 1), arguments=arguments_of(variant, values)
+        launch, variant=made, arguments=arguments, shared_bytes=made.product.shared_bytes
     )
 
 

@@ -51,6 +51,20 @@ template <int V, typename T> __device__ __forceinline__ void store(T *to, const 
   *reinterpret_cast<Vec<T, V> *>(to) = value;
 }
 
+// The same as one instruction: the compiler stores members one by one where it does not see that they lie together.
+template <int V, typename T> __device__ __forceinline__ void store_at_once(T *to, const Vec<T, V> &value) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) * V == 16) {
+    u32 word[4];
+    memcpy(word, &value, 16);
+    asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+      "r"(word[3]) : "memory");
+    return;
+  }
+#endif
+  store<V>(to, value);
+}
+
 // Where a row of an operand with strides begins, in elements: its number as numbers along N axes, the first
 // of any size, times steps. Quotients of 32 bits take a fraction of the time.
 template <int N> struct PerAxis { i64 at[N]; };

@@ -19,6 +19,9 @@ from .streamed_upload import DeviceRing
 from .upload import upload
 
 
+_WIDEST = 16  # bytes of a load
+
+
 class Data:
     """An array for each placeholder of data.
 
@@ -44,6 +47,11 @@ class Data:
     def entry(self, node: Node) -> int:
         """Where the address of a placeholder's array stands."""
         return self._table.address + 8 * self._nodes.index(node)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether all arrays begin where the widest loads and copies may."""
+        return not any(address % _WIDEST for address in self._addresses)
 
     @property
     def span(self) -> Span:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ from magmadnn.runtime.variables import tensor_of
 from .graphs import graphs_of, variants_of
 from .instance import workspaces_of
 from .pattern import Meaning, Pattern
+from .picked_rows import picked_rows
 from .runner import CudaRunner
 from .sliced_plans import fetched_rounded
 
@@ -139,6 +140,7 @@ class CudaSlices:
         self._flights: list[PendingSlice] = []  # in order
         self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
         self._known: list[Known] = []  # variables as they were at the last run
+        self._is_aligned = True  # as graphs were made for it
         self._addresses: tuple[int, ...] = ()
         self._written: tuple[int, ...] = ()
 
@@ -188,16 +190,24 @@ class CudaSlices:
         """The launches of one step: fetch a batch, compute, keep outputs, write variables."""
         turn = step % len(self._layouts)
         layout, items = self._layouts[turn], self._items[turn]
-        made = [self._fetch(layout, step)]
-        for work in self.plan.work:
-            if work not in self._rounded.values():
-                made += items.of(work, any_size)
-        return [*made, self._keep(layout, step), *self._copies(layout)]
+        work = (w for w in self.plan.work if w not in self._rounded.values())
+        made = [item for w in work for item in items.of(w, any_size)]
+        made += [self._keep(layout, step), *self._copies(layout)]
+        sources = {
+            node: self.data.entry(node)
+            for node, dtype in self._dtypes.items()
+            if dtype == node.dtype.name and self.data.is_aligned
+        }
+        how = sources, self._places.address, self._first.span, step
+        made, without = picked_rows(made, layout, *how)
+        return [self._fetch(layout, step, without), *made]
 
-    def _fetch(self, layout: Layout, step: int) -> Item:
+    def _fetch(self, layout: Layout, step: int, without: Collection[Node]) -> Item:
         parts, reads, writes = [], [self._first.span], []
         order, *settings = range(self._places.address, self._places.span[1], 8)
         for node, dtype in self._dtypes.items():
+            if node in without:
+                continue
             rows = self._size
             columns = layout.frames[node].size // rows
             goal = self._rounded[node].needed[0] if node in self._rounded else node
@@ -468,7 +478,10 @@ class CudaSlices:
         )
 
     def _check_addresses(self) -> None:
-        """Bring variables to the device; graphs are made anew where one has moved."""
+        """Bring variables to the device; graphs are made anew where one has moved, or data is not aligned."""
+        if self.data.is_aligned != self._is_aligned:
+            self._is_aligned = self.data.is_aligned
+            self._graphs.clear()
         if self._is_as_known():
             return
         layout = self._layouts[0]

@@ -11,6 +11,7 @@ from magmadnn.compiler.cuda.fused.merged import Merged
 from magmadnn.compiler.cuda.fused.summed import Summed
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant
 from magmadnn.compiler.cuda.gemm.stacked import StackedProduct
+from magmadnn.compiler.cuda.gemm.tiled import TiledProduct
 from magmadnn.compiler.cuda.megakernel.whole import WholeVariant
 from magmadnn.compiler.cuda.text.variant import Grid, Variant
 
@@ -49,6 +50,9 @@ def _own(variant: Variant) -> str:
         return f"{_own(variant.product)} with sums of columns"
     if isinstance(variant, GemmVariant):
         return f"own product {_sizes(variant.sizes)} in {variant.arithmetic}"
+    if isinstance(variant, TiledProduct):
+        rows = ", rows picked" if variant.picked else ""
+        return f"own product {_sizes(variant.sizes)} in {variant.arithmetic}, tiles {_sizes((*variant.block, 1))}{rows}"
     if isinstance(variant, StackedProduct):
         return f"stack of {variant.count}, each {_own(variant.product)}"
     if isinstance(variant, WholeVariant):

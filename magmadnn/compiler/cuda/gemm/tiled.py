@@ -1,0 +1,169 @@
+"""How products of stacks are cut into tiles that pass through shared memory (`staged.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magmadnn.compiler.cuda.text.variant import Chip
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+
+from .arithmetic import ARITHMETIC
+from .sized import SizedProduct, constants, sized
+
+_ITEM = 4  # bytes of float32
+_DEEP = 32  # k of a stage
+_STEP = 16
+_SHORT_K = 256  # for which all of B's k is kept
+_LEAST = 64  # columns, and sums where they are long
+_LARGEST = 2**31  # elements of an operand
+_RESERVED = 1024  # bytes of shared memory that each block has beside its own
+_SHARED = 1024  # bytes by which a multiprocessor has more of it than a block may have
+_BESIDE = 2  # blocks that are to share a multiprocessor
+# 16 rows and 8 columns of a warp, times; warps over rows and columns.
+_STAGED_TILES = ((4, 4, 2, 4), (2, 4, 2, 4), (2, 4, 2, 2))
+_LOOPED_TILES = ((2, 4, 1, 4), (2, 4, 2, 2))
+
+
+@dataclass(frozen=True)
+class TiledProduct(SizedProduct):
+    """A product of a stack.
+
+    Attributes:
+        tile: rows and columns of a warp, in units of 16 and 8.
+        warps: of a block, over rows and columns.
+        stages: tiles of k in shared memory; 0 where a block keeps its columns of B and goes through rows,
+        split: of which there are so many parts, each for a block.
+        picked: whether lines of A are rows of a larger array.
+    """
+
+    tile: tuple[int, int]
+    warps: tuple[int, int]
+    stages: int
+    split: int = 1
+    picked: bool = False
+
+    arithmetic = "tf32"
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * math.prod(self.warps)
+
+    @property
+    def blocks(self) -> int:
+        """Of one product."""
+        across = -(-self.sizes[1] // self.block[1])
+        return across * (-(-self.sizes[0] // self.block[0]) if self.stages else self.split)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns of a tile."""
+        return 16 * self.tile[0] * self.warps[0], 8 * self.tile[1] * self.warps[1]
+
+    @property
+    def lines(self) -> int:
+        """Lines of A, as it is stored."""
+        return self.sizes[2] if self.kernel.transpose_a else self.sizes[0]
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, roughly."""
+        return 65536 // (self.threads * self.resident)
+
+    @property
+    def resident(self) -> int:
+        """Blocks of it that share a multiprocessor, where that has as much as the largest ones have."""
+        return _BESIDE
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: tiles of both operands, and where lines lie."""
+        rows, columns = self.block
+        if self.stages:
+            return self.stages * (rows + columns) * _DEEP * _ITEM + 8 * rows * self.picked
+        deep = -(-self.sizes[2] // _STEP) * _STEP
+        return deep * (2 * (rows + 8) + columns + 8) * _ITEM + 8 * self.sizes[2] * self.picked
+
+    def types(self, name: str) -> str:
+        """Structs of its slots, sizes and formulas, and the type of all of it: `NAME_type`."""
+        numbers = self.numbers() | {
+            "STAGES": self.stages,
+            "DEEP": _DEEP,
+            "SPLIT": self.split,
+            "PICKED": self.picked,
+        }
+        numbers |= dict(zip(("MT", "NT"), self.tile, strict=True))
+        numbers |= dict(zip(("WM", "WN"), self.warps, strict=True))
+        numbers |= {"STEPS": -(-self.sizes[2] // _STEP)}
+        numbers |= dict.fromkeys(("EARLY_A", "EARLY_B", "EARLY_FINISH", "EAGER"), False)
+        kind = "Staged" if self.stages else "Looped"
+        return f"""{self.slots_text(name, "i64")}
+struct {name}_shape {{ typedef {self.kinds["a"]} Stored; {constants(numbers)} }};
+{self.finish(name)}typedef gemm::{kind}<{name}_shape, gemm::{ARITHMETIC["tf32"]}, {name}_finish> {name}_type;
+"""
+
+
+def tiled(
+    kernel: Gemm, values: Mapping[str, int], count: int, chip: Chip, steps: tuple[int, ...]
+) -> TiledProduct | None:
+    """The product of a stack of `count` in TF32; None where it has not what these kernels take.
+
+    Args:
+        kernel: what is computed, of float32.
+        values: of the slots of one product.
+        count: of products.
+        chip: what it runs on.
+        steps: elements from one matrix of a factor to the next, of both.
+    """
+    m, n, k = values["row1"], values["column1"], values["k"]
+    if kernel.dtype != "float32" or kernel.halves is not None or n < _LEAST or m < _STEP:
+        return None
+    if not isinstance(kernel.epilogue, Finish | None):
+        return None
+    looped = kernel.transpose_a
+    if kernel.transpose_b if looped else k < _LEAST:
+        return None
+    if looped and k > _SHORT_K:
+        return None
+    a_lines, b_lines = (k if looped else m), (n if kernel.transpose_b else k)
+    if max(a_lines * values["lda"], b_lines * values["ldb"]) >= _LARGEST:
+        return None
+    own = sized(kernel, values)
+    if any(dict(own.widths)[s] != 4 for s in "ab") or any(step % 4 for step in steps):
+        return None
+    made = [
+        one
+        for shape in (_LOOPED_TILES if looped else _STAGED_TILES)
+        for one in (_looped(own, shape, count, chip) if looped else _staged(own, shape))
+        if one.shared_bytes + 8 * a_lines <= chip.shared_bytes
+    ]
+    return min(made, key=lambda one: _cost(one, count, chip), default=None)
+
+
+def _staged(own: SizedProduct, shape: tuple[int, int, int, int]) -> list[TiledProduct]:
+    return [TiledProduct(**vars(own), tile=shape[:2], warps=shape[2:], stages=s) for s in (3, 2)]
+
+
+def _looped(
+    own: SizedProduct, shape: tuple[int, int, int, int], count: int, chip: Chip
+) -> list[TiledProduct]:
+    """A block for all rows of its columns, or for fewer where there are processors for more blocks."""
+    most = -(-own.sizes[0] // (16 * shape[0] * shape[2]))
+    wanted = -(-_BESIDE * chip.processors // count)
+    return [
+        TiledProduct(**vars(own), tile=shape[:2], warps=shape[2:], stages=0, split=split)
+        for split in range(1, min(most, wanted) + 1)
+    ]
+
+
+def _cost(one: TiledProduct, count: int, chip: Chip) -> float:
+    """Rounds in which multiprocessors take the blocks, times what a block reads; few stages wait longer."""
+    fits = (chip.shared_bytes + _SHARED) // (one.shared_bytes + _RESERVED)
+    rounds = -(-count * one.blocks // (chip.processors * min(fits, _BESIDE)))
+    rows, columns = one.block
+    if one.stages:
+        return rounds * (rows + columns) * (1 if one.stages > 2 else 1.2)
+    tiles = -(-one.sizes[0] // rows)
+    return rounds * (columns + -(-tiles // one.split) * rows)
