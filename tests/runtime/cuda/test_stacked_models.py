@@ -306,6 +306,7 @@ def test_batches_are_read_where_rows_lie(
 
     with on(device):
         together, alone = ([build(k) for k in range(5)] for _ in range(2))
+        began = [{name: np.array(v) for name, v in m.values().items()} for m in alone]
         histories = md.fit_many(together, x, y, batch_size=20, epochs=2, verbose=False)
         expected = [m.fit(x, y, batch_size=20, epochs=2, verbose=0) for m in alone]
     assert stacks
@@ -314,12 +315,11 @@ def test_batches_are_read_where_rows_lie(
     # Of how far training moved them: six factors of a step are rounded to 2^-11, and four times that for
     # later steps. On the emulated device factors are exact.
     tolerance = 2.0**-6 if device == "gpu" else ROUNDINGS * np.finfo(np.float32).eps * 8
-    for k, (model, one, history, own) in enumerate(
-        zip(together, alone, histories, expected, strict=True)
+    for model, one, initial, history, own in zip(
+        together, alone, began, histories, expected, strict=True
     ):
-        began = build(k).values()
         for name, value in one.values().items():
             found, right = np.asarray(model.values()[name]), np.asarray(value)
-            moved = np.abs(right - np.asarray(began[name])).max()
+            moved = np.abs(right - initial[name]).max()
             assert np.abs(found - right).max() <= tolerance * max(moved, 1e-3), name
         np.testing.assert_allclose(history["loss"], own["loss"], rtol=tolerance)

@@ -51,13 +51,16 @@ template <class Number> struct Exact {
 typedef Exact<float> Float32;
 """
 
+# Instructions that add to the same elements wait for each other, so those of other elements come between them.
 _EACH_TILE = r"""
   template <int MT, int NT>
   static __device__ __forceinline__ void multiply(Item (&c)[MT][NT][4], const A (&a)[MT], const B (&b)[NT]) {
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int q = 0; q < 4; q += TOGETHER)
 #pragma unroll
-      for (int j = 0; j < NT; j++) tile(c[m][j], a[m], b[j]);
+      for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int j = 0; j < NT; j++) tile(c[m][j], a[m], b[j], q);
   }
 """
 
@@ -65,6 +68,7 @@ _TF32 = r"""
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 struct Tf32 {
   typedef float Item;
+  static constexpr int TOGETHER = 2;  // k of a lane that an instruction takes
   struct A { u32 v[2][4]; };
   struct B { u32 v[4]; };
   // Tensor cores cut off the last 13 bits. One multiplication makes that a rounding to nearest: to within 0.2
@@ -83,13 +87,11 @@ struct Tf32 {
     for (int i = 0; i < 4; i++) b.v[i] = rounded(x[i]);
     return b;
   }
-  static __device__ __forceinline__ void tile(float (&c)[4], const A &a, const B &b) {
-#pragma unroll
-    for (int q = 0; q < 4; q += 2)
-      asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-        "{%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a.v[0][q]), "r"(a.v[1][q]), "r"(a.v[0][q + 1]), "r"(a.v[1][q + 1]),
-          "r"(b.v[q]), "r"(b.v[q + 1]));
+  static __device__ __forceinline__ void tile(float (&c)[4], const A &a, const B &b, int q) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+      "{%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.v[0][q]), "r"(a.v[1][q]), "r"(a.v[0][q + 1]), "r"(a.v[1][q + 1]),
+        "r"(b.v[q]), "r"(b.v[q + 1]));
   }
 EACH_TILE};
 #else
@@ -100,13 +102,12 @@ typedef Exact<float> Tf32;
 _FLOAT64 = r"""
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 struct Float64 : Exact<double> {
-  static __device__ __forceinline__ void tile(double (&c)[4], const A &a, const B &b) {
+  static constexpr int TOGETHER = 1;
+  static __device__ __forceinline__ void tile(double (&c)[4], const A &a, const B &b, int q) {
 #pragma unroll
-    for (int q = 0; q < 4; q++)
-#pragma unroll
-      for (int h = 0; h < 2; h++)
-        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-          : "+d"(c[2 * h]), "+d"(c[2 * h + 1]) : "d"(a.v[h][q]), "d"(b.v[q]));
+    for (int h = 0; h < 2; h++)
+      asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(c[2 * h]), "+d"(c[2 * h + 1]) : "d"(a.v[h][q]), "d"(b.v[q]));
   }
 EACH_TILE};
 #else

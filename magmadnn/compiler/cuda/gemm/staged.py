@@ -84,18 +84,10 @@ template <class S, class Arithmetic, class F> struct Staged {
     }
   }
   // 16 k from k0 on, of which lane t takes four from 4t on.
-  static __device__ __forceinline__ void multiply(T (&c)[MT][NT][4], const T *a, int y0, int x0, int k0, int g,
-                                                  int t) {
+  static __device__ __forceinline__ void multiply(T (&c)[MT][1][NT][4], const T *a, int y0, int x0, int k0,
+                                                  int g, int t) {
     const T *const b = a + A_SIZE;
-    typename Arithmetic::A left[MT];
     typename Arithmetic::B right[NT];
-#pragma unroll
-    for (int m = 0; m < MT; m++) {
-      T v[2][4];
-#pragma unroll
-      for (int h = 0; h < 2; h++) near<4>(v[h], a + along_k(y0 + 16 * m + 8 * h + g, g, k0 + 4 * t));
-      left[m] = Arithmetic::rows(v);
-    }
 #pragma unroll
     for (int j = 0; j < NT; j += 4) {
       T v[4][4], w[4][4];
@@ -109,7 +101,14 @@ template <class S, class Arithmetic, class F> struct Staged {
 #pragma unroll
       for (int q = 0; q < 4; q++) right[j + q] = Arithmetic::columns(w[q]);
     }
-    Arithmetic::multiply(c, left, right);
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+      T v[2][4];
+#pragma unroll
+      for (int h = 0; h < 2; h++) near<4>(v[h], a + along_k(y0 + 16 * m + 8 * h + g, g, k0 + 4 * t));
+      const typename Arithmetic::A left[1] = {Arithmetic::rows(v)};
+      Arithmetic::multiply(c[m], left, right);
+    }
   }
   template <class Slots, class A>
   static __device__ __forceinline__ void run(const Slots &s, int block, char *memory, A lines) {
@@ -127,9 +126,9 @@ template <class S, class Arithmetic, class F> struct Staged {
       end_of_copies();
     }
     let_later_kernels_start();
-    T c[MT][NT][4];
+    T c[MT][1][NT][4];
 #pragma unroll
-    for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][x / 4 % NT][x % 4] = 0;
+    for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][0][x / 4 % NT][x % 4] = 0;
 #pragma unroll 1
     for (int i = 0, now = 0; i < CHUNKS; i++) {
       wait_for_copies<STAGES - 2>();
@@ -149,8 +148,9 @@ template <class S, class Arithmetic, class F> struct Staged {
         for (int e = 0; e < 2; e++) {
           const int row = row0 + y0 + 8 * x + g, column = column0 + x0 + 8 * j + 8 * t + 4 * e;
           if (row >= M || column >= N) continue;
-          const T total[4] = {c[x / 2][j][x % 2 * 2 + e], c[x / 2][j + 1][x % 2 * 2 + e],
-                              c[x / 2][j + 2][x % 2 * 2 + e], c[x / 2][j + 3][x % 2 * 2 + e]};
+          T total[4];
+#pragma unroll
+          for (int q = 0; q < 4; q++) total[q] = c[x / 2][0][j + q][x % 2 * 2 + e];
           typename F::Values held;
           F::read(s, held, row, column);
           F::finish(s, held, row, column, total);
