@@ -20,11 +20,11 @@ template <class S, class Arithmetic, class F> struct Outer {
   typedef typename Arithmetic::Item T;
   static constexpr int M = S::M, N = S::N, K = S::K, MT = S::MT, NT = S::NT, WN = S::WN, STEPS = S::STEPS;
   static constexpr int THREADS = 32 * S::WM * WN, ROWS = 16 * MT * S::WM, COLUMNS = 8 * NT * WN;
-  static constexpr int LA = ROWS + 8, LB = COLUMNS + 8;
+  static constexpr int PACK = NT % 4 ? 2 : 4;  // neighbouring columns that a lane takes of B
+  static constexpr int LA = ROWS + 8, LB = COLUMNS + (PACK == 4 ? 4 : 8);  // so that lanes meet other banks
   // Rows and columns of a block: as many in each, so that none is late; a tile may have more.
   static constexpr int DOWN = (M + ROWS - 1) / ROWS, DY = (M + 8 * DOWN - 1) / (8 * DOWN) * 8;
   static constexpr int ACROSS = (N + COLUMNS - 1) / COLUMNS, DX = (N + 8 * ACROSS - 1) / (8 * ACROSS) * 8;
-  static constexpr int PACK = NT % 4 ? 2 : 4;  // neighbouring columns that a lane takes of B
   // Steps that are waited for together.
   static constexpr int CHUNK = S::EAGER ? 2 : STEPS, CHUNKS = (STEPS + CHUNK - 1) / CHUNK;
   static constexpr int QUADS = MT * NT;        // fours of neighbouring elements that a lane finishes
@@ -59,7 +59,9 @@ template <class S, class Arithmetic, class F> struct Outer {
   // Of a quad: which of two rows it is in, the first of the tiles that it is from, how far right it begins.
   static __device__ __forceinline__ int half(int x) { return PACK == 4 ? x % NT / 2 % 2 : x % NT % 2; }
   static __device__ __forceinline__ int first(int x) { return PACK == 4 ? x % NT / 4 * 4 : x % NT / 2 * 2; }
-  static __device__ __forceinline__ int right(int x) { return 8 * first(x) + (PACK == 4 ? x % 2 * 4 : 0); }
+  static __device__ __forceinline__ int right(int x) { return 8 * first(x) + (PACK == 4 ? x % 2 * 16 : 0); }
+  // The first column that lane group g takes of B; lanes that store together store neighbouring fours.
+  static __device__ __forceinline__ int left(int g) { return PACK == 4 ? g % 2 * 16 + g / 2 * 4 : 2 * g; }
 
   // sums: what is done to the sum of each of B's columns, which the first blocks add.
   template <class Slots, class Sums = NoSums>
@@ -68,7 +70,7 @@ template <class S, class Arithmetic, class F> struct Outer {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int row0 = block / ACROSS * DY, column0 = block % ACROSS * DX;
     const int y0 = warp / WN * 16 * MT, x0 = warp % WN * 8 * NT;
-    const Corner at{row0 + y0 + 2 * MT * g, column0 + x0 + 2 * PACK * t, row0 + DY < M ? row0 + DY : M,
+    const Corner at{row0 + y0 + 2 * MT * g, column0 + x0 + 4 * t, row0 + DY < M ? row0 + DY : M,
                    column0 + DX < N ? column0 + DX : N};
     auto *a = (decltype(s.a))memory, *b = a + STEPS * 16 * LA;
     T c[MT][NT][4];
@@ -99,7 +101,7 @@ template <class S, class Arithmetic, class F> struct Outer {
     if (HOLD && (EARLY ? S::EAGER && S::EARLY_FINISH : LAST || !S::EARLY_FINISH)) hold(0);
 #pragma unroll
     for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][x / 4 % NT][x % 4] = 0;
-    multiply<0>(c, a + y0 + 2 * MT * g + t * LA, b + x0 + PACK * g + t * LB);
+    multiply<0>(c, a + y0 + 2 * MT * g + t * LA, b + x0 + left(g) + t * LB);
     if (EARLY) {
       if (HOLD && S::EARLY_FINISH && !S::EAGER) hold(0);
       wait_for_earlier_kernels();

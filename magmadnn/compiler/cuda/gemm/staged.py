@@ -48,54 +48,56 @@ template <class S, class Arithmetic, class F> struct Staged {
   static constexpr int A_SIZE = ROWS * DEEP, SIZE = A_SIZE + COLUMNS * DEEP, PIECES = DEEP / 4;
 
   // Lines lie without gaps, their pieces of four elements in an order that depends on the line, so that lanes
-  // that load together meet other banks: of A (and B stored [n, k]) lanes load pieces of k, 4t on, of lines
-  // that differ in g; of B stored [k, n] pieces of columns, 4g on, of lines that differ in t.
-  static __device__ __forceinline__ int along_k(int line, int g, int k) {
-    return line * DEEP + (k / 4 ^ (g / 2 & 3 | g % 2 * 4)) * 4;
-  }
-  static __device__ __forceinline__ int along_n(int k, int column) {
-    return k * COLUMNS + (column / 4 ^ k / 4 % 4 * 2) * 4;
-  }
-  // Column of the block that lane group g has in tile j of its warp: four tiles are neighbours for a lane.
-  static __device__ __forceinline__ int column_of(int j, int g) { return 32 * (j / 4) + 4 * g + j % 4; }
+  // that load together meet other banks. Of A lane (g, t) loads piece t of a step of line g, of B stored [n, k]
+  // piece t of a line `left(g)` on; of B stored [k, n] piece left(g) / 4 of line 4t on.
+  static __device__ __forceinline__ int key_a(int line) { return line / 2 % 4 | line % 2 * 4; }
+  static __device__ __forceinline__ int key_b(int line) { return S::TB ? line / 4 % 8 : line / 4 % 4; }
+  // The first of four neighbouring columns, each of another tile, that lane group g takes of B; lanes that
+  // store together store neighbouring fours.
+  static __device__ __forceinline__ int left(int g) { return g % 2 * 16 + g / 2 * 4; }
 
+  // A tile of both. What is not there becomes zeros; addresses beyond the operands are not read.
   template <class A>
   static __device__ __forceinline__ void fetch(T *to, const A &lines, const T *b, int chunk, int rows,
                                                int columns) {
     const int k0 = chunk * DEEP;
-    for (int x = threadIdx.x; x < ROWS * PIECES; x += THREADS) {
-      const int line = x / PIECES, k = x % PIECES * 4;
-      const bool there = line < rows && k0 + k < K;
-      copy<4>(to + along_k(line, line % 8, k), there ? lines.at(line) + k0 + k : b, there);
+    {
+      const int line0 = threadIdx.x / PIECES, k = threadIdx.x % PIECES * 4;
+      T *const goal = to + line0 * DEEP + (k / 4 ^ key_a(line0)) * 4;
+#pragma unroll
+      for (int i = 0; i < ROWS; i += THREADS / PIECES)
+        copy<4>(goal + i * DEEP, lines.at(line0 + i) + k0 + k, line0 + i < rows && k0 + k < K);
     }
     to += A_SIZE;
     if constexpr (S::TB) {
-      for (int x = threadIdx.x; x < COLUMNS * PIECES; x += THREADS) {
-        const int line = x / PIECES, k = x % PIECES * 4;
-        const bool there = line < columns && k0 + k < K;
-        copy<4>(to + along_k(line, line / 4 % 8, k), there ? b + (i64)line * S::LDB + k0 + k : b, there);
+      const int line0 = threadIdx.x / PIECES, k = threadIdx.x % PIECES * 4;
+      const T *const from = b + (i64)line0 * S::LDB + k0 + k;
+#pragma unroll
+      for (int i = 0; i < COLUMNS; i += THREADS / PIECES) {
+        const int line = line0 + i;
+        T *const goal = to + line * DEEP + (k / 4 ^ key_b(line)) * 4;
+        copy<4>(goal, from + (i64)i * S::LDB, line < columns && k0 + k < K);
       }
     } else {
-      for (int x = threadIdx.x; x < DEEP * COLUMNS / 4; x += THREADS) {
-        const int k = x / (COLUMNS / 4), column = x % (COLUMNS / 4) * 4;
-        const bool there = column < columns && k0 + k < K;
-        copy<4>(to + along_n(k, column), there ? b + (i64)(k0 + k) * S::LDB + column : b, there);
+      constexpr int ACROSS_B = COLUMNS / 4, LINES = THREADS / ACROSS_B;
+      const int line0 = threadIdx.x / ACROSS_B, column = threadIdx.x % ACROSS_B * 4;
+      const T *const from = b + (i64)(k0 + line0) * S::LDB + column;
+#pragma unroll
+      for (int i = 0; i < DEEP; i += LINES) {
+        const int line = line0 + i;
+        T *const goal = to + line * COLUMNS + (column / 4 ^ key_b(line)) * 4;
+        copy<4>(goal, from + (i64)i * S::LDB, column < columns && k0 + line < K);
       }
     }
   }
-  // 16 k from k0 on, of which lane t takes four from 4t on.
-  static __device__ __forceinline__ void multiply(T (&c)[MT][1][NT][4], const T *a, int y0, int x0, int k0,
-                                                  int g, int t) {
-    const T *const b = a + A_SIZE;
+  // 16 k from k0 on, of which lane t takes four from 4t on; a and b point to what it takes where k0 = 0.
+  static __device__ __forceinline__ void multiply(T (&c)[MT][1][NT][4], const T *a, const T *b, int k0) {
     typename Arithmetic::B right[NT];
 #pragma unroll
     for (int j = 0; j < NT; j += 4) {
       T v[4][4], w[4][4];
 #pragma unroll
-      for (int q = 0; q < 4; q++) {
-        const int column = x0 + column_of(j, g);
-        near<4>(v[q], b + (S::TB ? along_k(column + q, g, k0 + 4 * t) : along_n(k0 + 4 * t + q, column)));
-      }
+      for (int q = 0; q < 4; q++) near<4>(v[q], b + (S::TB ? (8 * j + q) * DEEP : (k0 + q) * COLUMNS + 8 * j));
 #pragma unroll
       for (int x = 0; x < 16; x++) w[x / 4][x % 4] = S::TB ? v[x / 4][x % 4] : v[x % 4][x / 4];
 #pragma unroll
@@ -105,7 +107,7 @@ template <class S, class Arithmetic, class F> struct Staged {
     for (int m = 0; m < MT; m++) {
       T v[2][4];
 #pragma unroll
-      for (int h = 0; h < 2; h++) near<4>(v[h], a + along_k(y0 + 16 * m + 8 * h + g, g, k0 + 4 * t));
+      for (int h = 0; h < 2; h++) near<4>(v[h], a + (16 * m + 8 * h) * DEEP);
       const typename Arithmetic::A left[1] = {Arithmetic::rows(v)};
       Arithmetic::multiply(c[m], left, right);
     }
@@ -126,6 +128,10 @@ template <class S, class Arithmetic, class F> struct Staged {
       end_of_copies();
     }
     let_later_kernels_start();
+    // What a lane takes of a tile; pieces of the next 16 k are 16 elements on or back.
+    const int a0 = (y0 + g) * DEEP + (t ^ key_a(g)) * 4;
+    const int b0 = A_SIZE + (S::TB ? (x0 + left(g)) * DEEP + (t ^ key_b(left(g))) * 4
+                                   : 4 * t * COLUMNS + x0 + (left(g) / 4 ^ t) * 4);
     T c[MT][1][NT][4];
 #pragma unroll
     for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][0][x / 4 % NT][x % 4] = 0;
@@ -137,7 +143,8 @@ template <class S, class Arithmetic, class F> struct Staged {
       if (next < CHUNKS) fetch(tiles + there * SIZE, lines, b, next, M - row0, N - column0);
       end_of_copies();
 #pragma unroll
-      for (int k = 0; k < DEEP; k += 16) multiply(c, tiles + now * SIZE, y0, x0, k, g, t);
+      for (int k = 0; k < DEEP; k += 16)
+        multiply(c, tiles + now * SIZE + (a0 ^ k), tiles + now * SIZE + (S::TB ? b0 ^ k : b0), k);
       now = now + 1 < STAGES ? now + 1 : 0;
     }
 #pragma unroll
@@ -146,7 +153,7 @@ template <class S, class Arithmetic, class F> struct Staged {
       for (int j = 0; j < NT; j += 4)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          const int row = row0 + y0 + 8 * x + g, column = column0 + x0 + 8 * j + 8 * t + 4 * e;
+          const int row = row0 + y0 + 8 * x + g, column = column0 + x0 + 8 * j + 4 * t + 16 * e;
           if (row >= M || column >= N) continue;
           T total[4];
 #pragma unroll
@@ -169,11 +176,11 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
   static constexpr bool HOLD = QUADS * F::READS <= 24;  // what formulas read is fetched before it is needed
 
   template <class A> static __device__ __forceinline__ void fetch_a(T *to, const A &lines, int row0) {
-    for (int x = threadIdx.x; x < STEPS * 16 * (ROWS / 4); x += THREADS) {
-      const int k = x / (ROWS / 4), row = x % (ROWS / 4) * 4;
-      const bool there = k < K && row0 + row < M;
-      copy<4>(to + k * Tile::LA + row, lines.at(there ? k : 0) + (there ? row0 + row : 0), there);
-    }
+    constexpr int ACROSS_A = ROWS / 4, LINES = THREADS / ACROSS_A;
+    const int k0 = threadIdx.x / ACROSS_A, row = threadIdx.x % ACROSS_A * 4;
+#pragma unroll
+    for (int i = 0; i < STEPS * 16; i += LINES)
+      copy<4>(to + (k0 + i) * Tile::LA + row, lines.at(k0 + i) + row0 + row, k0 + i < K && row0 + row < M);
   }
   template <class Work>
   static __device__ __forceinline__ void each(int row, int column, const Work &work) {
@@ -198,7 +205,7 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
     let_later_kernels_start();
 #pragma unroll 1
     for (int tile = first, now = 0; tile < last; tile++, now ^= 1) {
-      const int row = tile * ROWS + y0 + 2 * MT * g, column = column0 + x0 + 8 * t;
+      const int row = tile * ROWS + y0 + 2 * MT * g, column = column0 + x0 + 4 * t;
       if (tile + 1 < last) fetch_a(a + (now ^ 1) * A_SIZE, lines, (tile + 1) * ROWS);
       end_of_copies();
       typename F::Values held[HOLD ? QUADS : 1];
@@ -209,7 +216,7 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
 #pragma unroll
       for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][x / 4 % NT][x % 4] = 0;
       Tile::template sum<0, STEPS>(c, a + now * A_SIZE + y0 + 2 * MT * g + t * Tile::LA,
-                                   b + x0 + 4 * g + t * Tile::LB);
+                                   b + x0 + Tile::left(g) + t * Tile::LB);
       __syncthreads();
       each(row, column, [&](int x, int y, int z) {
         const int h = 2 * Tile::half(x), e = x % 2;
