@@ -63,6 +63,11 @@ class StackedProduct:
         return self.product.registers
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is no part of a merged kernel, whose other blocks would take the room of its own."""
+        return isinstance(self.product, TiledProduct)
+
+    @property
     def blocks(self) -> int:
         """Of a pair."""
         return self.product.blocks

@@ -173,7 +173,8 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
   static constexpr int ACROSS = (N + COLUMNS - 1) / COLUMNS, TILES = (M + ROWS - 1) / ROWS;
   static constexpr int EACH = (TILES + S::SPLIT - 1) / S::SPLIT;  // tiles of a block
   static constexpr int A_SIZE = STEPS * 16 * Tile::LA;
-  static constexpr bool HOLD = QUADS * F::READS <= 24;  // what formulas read is fetched before it is needed
+  // What formulas read is fetched before it is needed: little of it while the tile before is multiplied.
+  static constexpr bool HOLD = QUADS * F::READS <= 24, AHEAD = QUADS * F::READS <= 8;
 
   template <class A> static __device__ __forceinline__ void fetch_a(T *to, const A &lines, int row0) {
     constexpr int ACROSS_A = ROWS / 4, LINES = THREADS / ACROSS_A;
@@ -203,13 +204,23 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
     fetch_a(a, lines, first * ROWS);
     end_of_copies();
     let_later_kernels_start();
+    typename F::Values held[HOLD ? QUADS : 1], next[AHEAD ? QUADS : 1];
+    const int column = column0 + x0 + 4 * t;
+    const auto hold = [&](typename F::Values *to, int tile) {
+      each(tile * ROWS + y0 + 2 * MT * g, column, [&](int x, int y, int z) { F::read(s, to[x], y, z); });
+    };
+    if (AHEAD && first < last) hold(next, first);
 #pragma unroll 1
     for (int tile = first, now = 0; tile < last; tile++, now ^= 1) {
-      const int row = tile * ROWS + y0 + 2 * MT * g, column = column0 + x0 + 4 * t;
+      const int row = tile * ROWS + y0 + 2 * MT * g;
       if (tile + 1 < last) fetch_a(a + (now ^ 1) * A_SIZE, lines, (tile + 1) * ROWS);
       end_of_copies();
-      typename F::Values held[HOLD ? QUADS : 1];
-      if (HOLD) each(row, column, [&](int x, int y, int z) { F::read(s, held[x], y, z); });
+      if (AHEAD) {
+#pragma unroll
+        for (int x = 0; x < QUADS; x++) held[x] = next[x];
+        if (tile + 1 < last) hold(next, tile + 1);
+      } else if (HOLD)
+        hold(held, tile);
       wait_for_copies<1>();
       __syncthreads();
       T c[MT][NT][4];

@@ -166,10 +166,12 @@ def with_room(parts: Sequence[Launch], chip: Chip) -> list[list[Launch]]:
     """The launches of a level in groups whose arguments a kernel can have.
 
     One of many rounds is alone: a launch is little beside it, and its blocks would get what others need.
+    So is one that says so.
     """
     large, groups, count = list[list[Launch]](), list[list[Launch]](), 0
     for one in parts:
-        if load_of([one]).rounds(chip) >= _MANY_ROUNDS:
+        is_alone = getattr(one.variant, "is_alone", False)
+        if is_alone or load_of([one]).rounds(chip) >= _MANY_ROUNDS:
             large.append([one])
             continue
         count += len(one.arguments)
