@@ -1,4 +1,4 @@
-"""Products of stacks whose tiles pass through shared memory, on the emulated device and through the compiler."""
+"""Products of stacks whose tiles pass through shared memory: on the emulated device, and compiled."""
 
 from __future__ import annotations
 

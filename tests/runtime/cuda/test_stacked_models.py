@@ -12,9 +12,9 @@ import pytest
 import magmadnn as md
 from magmadnn import layers, optim
 from magmadnn.errors import OutOfMemoryError
+from magmadnn.runtime.cuda.data.data import Data
 from magmadnn.runtime.cuda.many import course, stacked_group
 from magmadnn.runtime.cuda.many.leg import Seat, Wanted
-from magmadnn.runtime.cuda.data.data import Data
 from magmadnn.runtime.cuda.many.stacks import Stack
 from magmadnn.runtime.cuda.running import slices
 from tests.runtime.cuda.devices import DEVICES, on
@@ -276,7 +276,7 @@ def test_seats_of_other_data_are_other_stacks() -> None:
 def test_batches_are_read_where_rows_lie(
     device: str, aligned: bool, stacks: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products of five larger models pick rows of the data; where these are not aligned, batches are copied."""
+    """Products of five larger models pick rows of the data; batches are copied where it is not aligned."""
     seen: list[int] = []
     find = slices.picked_rows
 
@@ -289,7 +289,8 @@ def test_batches_are_read_where_rows_lie(
     if not aligned:
         monkeypatch.setattr(Data, "is_aligned", False)
     rng = np.random.default_rng(9)
-    count, width = 70, 64
+    # On a GPU one step in TF32: in more of them its roundings grow as training amplifies them.
+    count, width, epochs = (20, 64, 1) if device == "gpu" else (70, 64, 2)
     x = rng.standard_normal((count, width), np.float32)
     y = rng.integers(0, 5, count)
 
@@ -307,14 +308,14 @@ def test_batches_are_read_where_rows_lie(
     with on(device):
         together, alone = ([build(k) for k in range(5)] for _ in range(2))
         began = [{name: np.array(v) for name, v in m.values().items()} for m in alone]
-        histories = md.fit_many(together, x, y, batch_size=20, epochs=2, verbose=False)
-        expected = [m.fit(x, y, batch_size=20, epochs=2, verbose=0) for m in alone]
+        histories = md.fit_many(together, x, y, batch_size=20, epochs=epochs, verbose=False)
+        expected = [m.fit(x, y, batch_size=20, epochs=epochs, verbose=0) for m in alone]
     assert stacks
     assert all(went_well for _, went_well in stacks)
     assert max(seen) == (1 if aligned else 0)
-    # Of how far training moved them: six factors of a step are rounded to 2^-11, and four times that for
-    # later steps. On the emulated device factors are exact.
-    tolerance = 2.0**-6 if device == "gpu" else ROUNDINGS * np.finfo(np.float32).eps * 8
+    # Of how far training moved them: six factors of a step are rounded to 2^-11, as many of the other way.
+    # On the emulated device factors are exact.
+    tolerance = 12 * 2.0**-11 if device == "gpu" else ROUNDINGS * np.finfo(np.float32).eps * 8
     for model, one, initial, history, own in zip(
         together, alone, began, histories, expected, strict=True
     ):

@@ -51,7 +51,7 @@ template <class Number> struct Exact {
 typedef Exact<float> Float32;
 """
 
-# Instructions that add to the same elements wait for each other, so those of other elements come between them.
+# Instructions that add to the same elements wait for each other, so those of others come between.
 _EACH_TILE = r"""
   template <int MT, int NT>
   static __device__ __forceinline__ void multiply(Item (&c)[MT][NT][4], const A (&a)[MT], const B (&b)[NT]) {

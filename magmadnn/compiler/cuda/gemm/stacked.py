@@ -27,7 +27,7 @@ Axes = tuple[
 _LARGEST_GRID = 2**31 - 1
 LIBRARY_SIZE = 32  # see `choose_stacked`, of this and those below
 _WIDE, _MANY = 64, 4  # columns and sums of a product, and products
-# The number of batches before, and further ones; addresses of the addresses of an array and an order of its rows.
+# The number of batches before, and further ones; addresses of the addresses of an array and an order of rows.
 _PICKED = ("first", "step", "source", "order")
 
 
@@ -175,7 +175,7 @@ def choose_stacked(
 def picking(launch: Launch, first: int, step: int, source: int, order: int) -> Launch | None:
     """The same product of which lines of A are rows of a larger array; None where it cannot read them so.
 
-    Batch `first[0] + step` has rows `order[0][i]` of `source[0]`, as many for each product as A has lines; the
+    Batch `first[0] + step` has rows `order[0][i]` of `source[0]`, as many for each product as A has lines;
     products follow each other in the order. Where `order[0]` is 0, rows are taken as they lie.
 
     Args:

@@ -1,4 +1,4 @@
-"""The CUDA C++ text of products of stacks, whose tiles pass through shared memory while others are multiplied.
+"""The CUDA C++ text of products of stacks, whose tiles pass through shared memory.
 
 Small products are short of time (`product.py`); those of a stack are short of bandwidth: each matrix of
 parameters is read once, and as many bytes as there are must be under way. So tiles are copied into shared
@@ -6,9 +6,9 @@ memory ahead of the arithmetic, without registers in between, and two blocks sha
 
 * `Staged`: C = A B or A B^T, A stored [m, k]. Tiles of DEEP k, of which STAGES - 1 are under way.
 * `Looped`: C = A^T B with short k, as `Outer`. A block keeps its columns of B and goes through rows of
-  A, so that B is not read again for each tile; what formulas read of a tile is under way while it is multiplied.
+  A, so that B is not read again for each tile. What formulas read of a tile is under way before its turn.
 
-Lines of A may be rows of a larger array, found by an order of rows (`Lines`): then no copy of a batch is made.
+Lines of A may be rows of a larger array, found by an order of rows (`Picked`): no batch is copied then.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ template <class Stored> struct Picked {
 template <class S, class Arithmetic, class F> struct Staged {
   typedef typename Arithmetic::Item T;
   static constexpr int M = S::M, N = S::N, K = S::K, MT = S::MT, NT = S::NT, WM = S::WM, WN = S::WN;
-  static constexpr int DEEP = S::DEEP, STAGES = S::STAGES, CHUNKS = (K + DEEP - 1) / DEEP, THREADS = 32 * WM * WN;
+  static constexpr int DEEP = S::DEEP, STAGES = S::STAGES, CHUNKS = (K + DEEP - 1) / DEEP;
+  static constexpr int THREADS = 32 * WM * WN;
   static constexpr int ROWS = 16 * MT * WM, COLUMNS = 8 * NT * WN, ACROSS = (N + COLUMNS - 1) / COLUMNS;
   static constexpr int A_SIZE = ROWS * DEEP, SIZE = A_SIZE + COLUMNS * DEEP, PIECES = DEEP / 4;
 
   // Lines lie without gaps, their pieces of four elements in an order that depends on the line, so that lanes
-  // that load together meet other banks. Of A lane (g, t) loads piece t of a step of line g, of B stored [n, k]
-  // piece t of a line `left(g)` on; of B stored [k, n] piece left(g) / 4 of line 4t on.
+  // that load together meet other banks. Of A lane (g, t) loads piece t of a step of line g, of B stored
+  // [n, k] piece t of a line `left(g)` on; of B stored [k, n] piece left(g) / 4 of line 4t on.
   static __device__ __forceinline__ int key_a(int line) { return line / 2 % 4 | line % 2 * 4; }
   static __device__ __forceinline__ int key_b(int line) { return S::TB ? line / 4 % 8 : line / 4 % 4; }
   // The first of four neighbouring columns, each of another tile, that lane group g takes of B; lanes that
@@ -97,7 +98,8 @@ template <class S, class Arithmetic, class F> struct Staged {
     for (int j = 0; j < NT; j += 4) {
       T v[4][4], w[4][4];
 #pragma unroll
-      for (int q = 0; q < 4; q++) near<4>(v[q], b + (S::TB ? (8 * j + q) * DEEP : (k0 + q) * COLUMNS + 8 * j));
+      for (int q = 0; q < 4; q++)
+        near<4>(v[q], b + (S::TB ? (8 * j + q) * DEEP : (k0 + q) * COLUMNS + 8 * j));
 #pragma unroll
       for (int x = 0; x < 16; x++) w[x / 4][x % 4] = S::TB ? v[x / 4][x % 4] : v[x % 4][x / 4];
 #pragma unroll

@@ -51,7 +51,7 @@ template <int V, typename T> __device__ __forceinline__ void store(T *to, const 
   *reinterpret_cast<Vec<T, V> *>(to) = value;
 }
 
-// The same as one instruction: the compiler stores members one by one where it does not see that they lie together.
+// The same as one instruction, where the compiler may not see that members lie together.
 template <int V, typename T> __device__ __forceinline__ void store_at_once(T *to, const Vec<T, V> &value) {
 #ifdef __CUDA_ARCH__
   if constexpr (sizeof(T) * V == 16) {

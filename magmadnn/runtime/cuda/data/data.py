@@ -18,7 +18,6 @@ from .block import Block
 from .streamed_upload import DeviceRing
 from .upload import upload
 
-
 _WIDEST = 16  # bytes of a load
 
 

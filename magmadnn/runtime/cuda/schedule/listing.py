@@ -49,14 +49,20 @@ def _own(variant: Variant) -> str:
     if isinstance(variant, Summed):
         return f"{_own(variant.product)} with sums of columns"
     if isinstance(variant, GemmVariant):
-        return f"own product {_sizes(variant.sizes)} in {variant.arithmetic}"
-    if isinstance(variant, TiledProduct):
-        rows = ", rows picked" if variant.picked else ""
-        return f"own product {_sizes(variant.sizes)} in {variant.arithmetic}, tiles {_sizes((*variant.block, 1))}{rows}"
+        return _product(variant)
     if isinstance(variant, StackedProduct):
-        return f"stack of {variant.count}, each {_own(variant.product)}"
+        return f"stack of {variant.count}, each {_product(variant.product)}"
     if isinstance(variant, WholeVariant):
         parts = sum(map(len, variant.levels))
         return f"one kernel of {parts} parts in {len(variant.levels)} levels"
     name = type(variant).__name__.removesuffix("Variant").lower()
     return f"own kernel ({name})"
+
+
+def _product(variant: GemmVariant | TiledProduct) -> str:
+    """What a product of our own is."""
+    text = f"own product {_sizes(variant.sizes)} in {variant.arithmetic}"
+    if isinstance(variant, GemmVariant):
+        return text
+    rows = ", rows picked" if variant.picked else ""
+    return f"{text}, tiles {_sizes((*variant.block, 1))}{rows}"
