@@ -130,14 +130,14 @@ def choose_stacked(
 ) -> Launch | None:
     """One launch for all products of a stack; None where a library's, one after the other, are better.
 
-    The rule is that of a single product, since one that fills the device alone gains nothing beside others,
-    with two exceptions. Of float64 matrices of `LIBRARY_SIZE` rows and columns on without anything behind
-    them a library has faster ones: 10,000 of 32 took 128 us by these kernels and 99 by cuBLAS on an H100, of
-    64 590 and 339. In TF32 it reads operands less often where both are large: 256 products of 128 x 784 x 128
-    took 147 us by these kernels and 72 by cuBLASLt with a kernel behind it on an H200, 32 of
-    100 x 1000 x 1000 156 and 59; gradients of weights of 784 x 128 with their updates 152 and 147.
-
-    Tiles are chosen for the processors that a product has to itself.
+    Several of float32 in TF32 pass through shared memory (`tiled.py`), if they are large enough and rows lie
+    so that they can be copied; else operands of these, which are read often, are better in a library. For
+    others the rule is that of a single product, since one that fills the device alone gains nothing beside
+    others; but of float64 matrices of `LIBRARY_SIZE` rows and columns on without anything behind them a
+    library has faster ones: 10,000 of 32 took 128 us by these kernels and 99 by cuBLAS on an H100, of 64 590
+    and 339. On an H200 256 products of 128 x 784 x 128 take 66 us (72 by cuBLASLt and a kernel behind it),
+    32 of 100 x 1000 x 1000 59 (59 and what is behind it), gradients of weights of 784 x 128 with their
+    updates 100 (147).
 
     Args:
         kernel: what is computed.
@@ -150,26 +150,40 @@ def choose_stacked(
     smallest = min(values["row1"] // max(count, 1), values["column1"], values["k"])
     if kernel.dtype == "float64" and smallest >= LIBRARY_SIZE and finishing(kernel) is None:
         return None
-    one = {**values, "row1": values["row1"] // max(count, 1)}
-    steps = {side: [step for size, step in axes[side] if size > 1] for side in "ab"}
-    product: GemmVariant | TiledProduct | None = None
-    if tensor_float and count >= _MANY:
-        product = tiled(kernel, one, count, chip, (*steps["a"], *steps["b"]))
+    product = _chosen(kernel, values, axes, chip, tensor_float)
     if product is None:
-        own = replace(chip, processors=max(chip.processors // max(count, 1), 1))
-        launch = choose_gemm(kernel, one, own, tensor_float)
-        if launch is None:
-            return None
-        assert isinstance(launch.variant, GemmVariant)
-        product = launch.variant
-        widths = [(s, _narrowed(width, steps.get(s, ()))) for s, width in product.widths]
-        product = replace(product, widths=tuple(widths))
+        return None
     variant = StackedProduct(product, count, axes["a"], axes["b"])
     blocks = count * variant.blocks
     if blocks > _LARGEST_GRID:
         return None
     grid, block = (blocks, 1, 1), (product.threads, 1, 1)
     return Launch(variant, grid, block, arguments_of(variant, values), product.shared_bytes)
+
+
+def _chosen(
+    kernel: Gemm,
+    values: Mapping[str, int],
+    axes: Mapping[str, Axes],
+    chip: Chip,
+    tensor_float: bool,
+) -> GemmVariant | TiledProduct | None:
+    """The kernel of one product; None where a library's are better."""
+    count = math.prod(size for size, _ in axes["a"])
+    one = {**values, "row1": values["row1"] // max(count, 1)}
+    steps = {side: [step for size, step in axes[side] if size > 1] for side in "ab"}
+    if tensor_float and kernel.dtype == "float32" and count >= _MANY:
+        product = tiled(kernel, one, count, chip, (*steps["a"], *steps["b"]))
+        sums_columns = not kernel.transpose_a and min(one["column1"], one["k"]) >= _WIDE
+        if product is not None or sums_columns:
+            return product
+    own = replace(chip, processors=max(chip.processors // max(count, 1), 1))
+    launch = choose_gemm(kernel, one, own, tensor_float)
+    if launch is None:
+        return None
+    assert isinstance(launch.variant, GemmVariant)
+    widths = [(s, _narrowed(width, steps.get(s, ()))) for s, width in launch.variant.widths]
+    return replace(launch.variant, widths=tuple(widths))
 
 
 def picking(launch: Launch, first: int, step: int, source: int, order: int) -> Launch | None:
