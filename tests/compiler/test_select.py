@@ -10,7 +10,7 @@ import pytest
 import magmadnn as md
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
-from magmadnn.compiler.lower.product_rule import selected
+from magmadnn.compiler.lower.size_rules import selected
 from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import set_threads, thread_count
 

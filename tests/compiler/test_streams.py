@@ -14,7 +14,7 @@ from magmadnn.compiler.kernels.rows import Rows, pointwise
 from magmadnn.compiler.llvm.fused.rows import rows_scratch_bytes
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import scratch
-from magmadnn.compiler.lower.nontemporal import streaming
+from magmadnn.compiler.lower.size_rules import streaming
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.tasks import Tasks
 from tests.compiler.llvm.llvm_calls import WIDTHS, call

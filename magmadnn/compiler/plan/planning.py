@@ -22,10 +22,10 @@ from magmadnn.compiler.program.recompute import recompute
 from magmadnn.compiler.program.verify import verify
 from magmadnn.compiler.program.widen import widen
 from magmadnn.compiler.regions.alias import fold
+from magmadnn.compiler.regions.dependencies import phases_of
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.compiler.regions.fusion.fuse import fuse as fuse_program
 from magmadnn.compiler.regions.nonempty import open_choices
-from magmadnn.compiler.regions.phases import order
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.verify_draft import verify_draft
 from magmadnn.graph.drawing.diagram import to_svg
@@ -69,6 +69,12 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
     """As `fuse`, for devices whose kernels widen halves as they read them, but do not round."""
     regions, layouts = fuse_program(draft.program, functools.cache(compilable), rounding=False)
     return replace(draft, regions=tuple(regions), layouts=layouts)
+
+
+def order(draft: Draft) -> Draft:
+    """Regions get phases. Those of one phase do not depend on each other: threads share their work."""
+    phases = phases_of(draft.dependencies, draft.program.outputs, draft.before)
+    return replace(draft, phases=phases)
 
 
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`

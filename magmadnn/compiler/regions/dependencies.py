@@ -1,4 +1,7 @@
-"""What regions need of each other, and orders in which they can run."""
+"""What regions need of each other, orders in which they can run, and their phases.
+
+Regions of one phase do not depend on each other: threads share their work.
+"""
 
 from __future__ import annotations
 
@@ -110,3 +113,55 @@ def in_order(
             if not left[other]:
                 heappush(ready, (position[other], numbers[other], other))
     return ordered if len(ordered) == len(left) else None
+
+
+def phases_of(
+    known: Dependencies, outputs: Iterable[Node], others: Mapping[Region, frozenset[Region]]
+) -> dict[Region, int]:
+    """The earliest phase of each region; those that outputs need come before all others.
+
+    A phase has one collective at most, and they come in the order in which what they need can be there, the
+    same on all ranks. Those that only wait for what has been begun come behind all that does not need them.
+
+    Args:
+        known: what regions read of each other.
+        outputs: of the program.
+        others: regions that have to be done before one for another reason.
+    """
+    early = known.early(outputs)
+    before = {r: needs | others.get(r, frozenset()) for r, needs in known.before.items()}
+    late = behind(before)
+    ready = _ready(before)
+    position = {
+        r: ((r not in early) + 2 * (r in late), ready.get(r, -1), k) for k, r in enumerate(before)
+    }
+    ordered = in_order(before, position)
+    assert ordered is not None
+    phases: dict[Region, int] = {}
+    checked = 0  # phases of those that outputs need, which are all in front
+    end = 0  # of all that needs nothing of what is waited for
+    calls = 0  # the first phase for the next collective: all ranks make these in one order, one at a time
+    for region in ordered:
+        first = 0 if region in early else checked
+        if region.kind is RegionKind.COLLECTIVE:
+            first = max(first, calls, end if region.arrives else 0)
+        phases[region] = max([first, *(phases[r] + 1 for r in before[region])])
+        if region.kind is RegionKind.COLLECTIVE:
+            calls = phases[region] + 1
+        if region not in late:
+            end = max(end, phases[region] + 1)
+        if region in early:
+            checked = max(checked, phases[region] + 1)
+    return phases
+
+
+def _ready(before: Mapping[Region, frozenset[Region]]) -> dict[Region, int]:
+    """For each collective the longest way through what it needs; nothing where there is none."""
+    if not any(region.kind is RegionKind.COLLECTIVE for region in before):
+        return {}
+    ways: dict[Region, int] = {}
+    ordered = in_order(before, {region: (k,) for k, region in enumerate(before)})
+    assert ordered is not None
+    for region in ordered:
+        ways[region] = max((ways[other] + 1 for other in before[region]), default=0)
+    return {r: way for r, way in ways.items() if r.kind is RegionKind.COLLECTIVE}

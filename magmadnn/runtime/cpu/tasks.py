@@ -32,9 +32,8 @@ from magmadnn.compiler.llvm.library.calls import workspace_bytes
 from magmadnn.compiler.llvm.library.small import is_small
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.llvm.writers import scratch_bytes
-from magmadnn.compiler.lower.nontemporal import streaming
-from magmadnn.compiler.lower.product_rule import selected
 from magmadnn.compiler.lower.row_blocks import RowBlocks, in_blocks
+from magmadnn.compiler.lower.size_rules import selected, streaming
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind, product_of, walk_length

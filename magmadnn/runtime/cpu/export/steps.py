@@ -12,7 +12,7 @@ from functools import partial
 
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS, Move
-from magmadnn.compiler.lower.product_rule import selected
+from magmadnn.compiler.lower.size_rules import selected
 from magmadnn.compiler.plan.export import Call, Copy, Loop, Place, Step
 from magmadnn.compiler.plan.native_plan import LoopPlan, NativePlan, Work
 from magmadnn.compiler.regions.region import RegionKind, product_of
