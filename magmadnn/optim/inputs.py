@@ -23,7 +23,6 @@ from magmadnn.graph.spec import is_floating
 
 from .parts import Transform
 from .records import Range, Record, Setting, range_of
-from .schedules import value_at
 
 
 class Scalar(Operators):
@@ -161,8 +160,9 @@ class Settings:
         where, values = type(self._optimizer).__name__, {}
         for name, entry in self._inputs.items():
             source = self.overrides.get(name, entry.own)
-            value = value_at(source, step)
-            why = f" from {source!r} at step {step}" if callable(source) else ""
+            value, why = source, ""
+            if callable(source):
+                value, why = source(step), f" from {source!r} at step {step}"
             values[name] = entry.allowed.check(where, name, value, why)
         if self.fixed:
             self._numbers = (self.overrides, dict(values))

@@ -16,6 +16,7 @@ from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import shape_text
 from magmadnn.runtime import Executable
+from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
@@ -249,7 +250,9 @@ class Step:
             OutOfMemoryError: if not; says which batch has.
         """
         sizes = sizes_in_batches(self, self._executable, as_feeds(feeds), 1)
-        refuse_too_large(self._executable, what, sizes, batch_size)
+        needs = self._executable.missing_bytes({**sizes, BATCH: batch_size})
+        if not agreement().all(not needs, "the step needs no more memory"):
+            refuse_too_large(self._executable, what, sizes, batch_size)
 
     def prepare(self, feeds: Feeds, batch_size: int) -> None:
         """On a device: do now what the first step of a batch of so many rows would do before it is run.

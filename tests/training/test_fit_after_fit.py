@@ -168,6 +168,20 @@ def test_an_epoch_that_was_broken_off_does_not_count() -> None:
     assert fit(model)["epoch"] == [2]
 
 
+def test_room_is_looked_for_once_for_each_size_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[int]()
+    look = md.optim.step.refuse_too_large
+    monkeypatch.setattr(
+        md.optim.step, "refuse_too_large", lambda *a: looked.append(a[-1]) or look(*a)
+    )
+    model = network()
+    fit(model)
+    fit(model, 2)
+    assert looked == [8]
+    fit(model, batch_size=16)
+    assert looked == [8, 16]
+
+
 # --- optimisers -----------------------------------------------------------------------------------
 
 

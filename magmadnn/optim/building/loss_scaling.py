@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.graph import Node
 from magmadnn.graph.node import Updated
 from magmadnn.tensor import Operation, Tensor, Variable
 
@@ -66,11 +65,6 @@ class LossScale:
             (self.scale, scale), (self.good_steps, streak), (self.skipped, skipped),
         ]  # fmt: skip
         return [(target.node, ops.cast(value, target.dtype).node) for target, value in new]
-
-
-def seed_of(scale: LossScale | None) -> Node | None:
-    """What the loss is multiplied by before its gradient is taken."""
-    return None if scale is None else scale.scale.node
 
 
 def _variable(name: str, value: Any) -> Variable:

@@ -34,7 +34,7 @@ from magmadnn.tensor import Operation, Tensor, Variable
 
 from .accumulation import Accumulation
 from .alike import Known
-from .loss_scaling import LossScale, seed_of
+from .loss_scaling import LossScale
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -207,7 +207,8 @@ class Update:
         """The gradients."""
         if self._gradients is not None:
             return list(self._gradients([Operation(p) for p in self.parameters], self._prefixes))
-        seed = seed_of(self.scaling)
+        # the loss is multiplied by the scale before its gradient is taken
+        seed = None if self.scaling is None else self.scaling.scale.node
         found = gradient(self.outputs[0], self.parameters, seed, training=True)
         return [Operation(node) for node in found]
 

@@ -15,14 +15,13 @@ from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.runtime.agreement import agreement
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.pieces import ReadParts
-from magmadnn.storage.printing import note
 from magmadnn.training.arguments import TRAINED_NOW, at_least
 from magmadnn.training.objective.objective import Objective
 
 from .history import History, Row, Totals, scalars
 from .pieces import Batch, ChunkIterator, PendingChunk, data_for, feeds_for, numbered
-from .rates import Rates
-from .resuming import INITIAL, restore, state_of
+from .rates import say_left, say_used_up
+from .resuming import INITIAL, restore, state_of, tell_end
 from .sources import Source
 from .step_room import StepRoom
 from .together import Together
@@ -103,7 +102,9 @@ class Fit:
         self._next_take: ChunkIterator | None = None  # of the next epoch, if that was begun
         self._waited = self._trained = 0.0  # seconds: for data, and of epochs in all
         self._ended = 0.0  # when the last slice did, in seconds
-        self._rates = Rates(self)
+        self._left = step.overrides  # settings as earlier trainings left them, until that was said
+        step.touched.clear()
+        self._is_used_up = False  # the learning rate, and that was said
         self.room = StepRoom(memory_limit)
         self.bytes_read = 0
         self.read_parts: ReadParts | None = None
@@ -175,7 +176,7 @@ class Fit:
                 ends.push(self._leave)
                 for state in self._saved():
                     self.restore(state)
-                    self._tell_end()
+                    tell_end(self)
                 try:
                     yield
                     if self._together is not None:
@@ -227,7 +228,7 @@ class Fit:
         self.room.look(self)
         slices, size = self._slices(), self.current_batch_size
         self.room.look_at_limit(self)  # some steps know all only now
-        self._rates.look(self)  # it may count steps, of which none is on its way any more
+        self._look_at_settings()  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
         if slices is None:
             self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
@@ -248,7 +249,15 @@ class Fit:
     def begin_epoch(self) -> None:
         """Let callbacks begin an epoch whose batches run elsewhere."""
         self.call("on_epoch_begin")
-        self._rates.look(self)
+        self._look_at_settings()
+
+    def _look_at_settings(self) -> None:
+        """Say, when callbacks have had their turn, what is still as others left it, and a rate of 0."""
+        left, self._left = self._left, {}
+        if left:
+            say_left(self, left)
+        if not self._is_used_up and callable(rate := self.step.source("learning_rate")):
+            self._is_used_up = say_used_up(self, rate)
 
     def _tell_place(self) -> None:
         """Tell a step that averages gradients of several batches which one is next."""
@@ -465,15 +474,6 @@ class Fit:
         """Be the training that was saved, which began at epoch `begin`."""
         self._identity = identity
         self.epochs, self.begin = self.epochs + begin - self.begin, begin
-
-    def _tell_end(self) -> None:
-        """Say that a training that was resumed has nothing left to do."""
-        if self.tells_end and not self.goes_further:
-            why = self.stopped or f"its {self.epoch - self.begin} epochs are done"
-            note(
-                f"fit: the training of the checkpoint has ended, {why}: nothing is trained; ask for more "
-                "epochs, give another folder, or resume=False"
-            )
 
     def state(self) -> State:
         """Everything that the next step depends on; see `resuming.py`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -13,49 +14,33 @@ if TYPE_CHECKING:
 
     from .fit import Fit
 
-_RATE = "learning_rate"
 _told: WeakKeyDictionary[Model, dict[str, Setting]] = WeakKeyDictionary()
 
 
-class Rates:
-    """Looks at settings when a training begins its epochs.
+def say_left(fit: Fit, before: Mapping[str, Setting]) -> None:
+    """Say what of the settings `before` callbacks of this training have left as they were."""
+    model, touched = fit.model, fit.step.touched
+    left = {name: value for name, value in before.items() if name not in touched}
+    if left and _told.get(model) != left:
+        _told[model] = left
+        words = ", ".join(f"{name} {_short(value)}" for name, value in left.items())
+        note(
+            f"fit: goes on with {words}, which callbacks of an earlier fit have set; "
+            "model.reset_optimizer() goes back to the optimiser as it was given"
+        )
 
-    Args:
-        fit: the training, before any callback has set something.
-    """
 
-    def __init__(self, fit: Fit) -> None:
-        self._is_said = False
-        self._left = fit.step.overrides
-        fit.step.touched.clear()
-
-    def look(self, fit: Fit) -> None:
-        """Say, when callbacks have had their turn, what is still as others left it, and a rate of 0."""
-        self._say_left(fit)
-        step, rate = fit.step, fit.step.source(_RATE)
-        if self._is_said or not callable(rate):
-            return
-        done = step.count
-        last = done + max((fit.batches or 1) - fit.batch, 1) - 1
-        if not any(rate(number) for number in {done, (done + last) // 2, last}):
-            self._is_said = True
-            note(
-                f"fit: the learning rate is 0 from step {done} on, so nothing is learnt: {_short(rate)} is "
-                "used up; model.reset_optimizer() begins it anew, model.optimizer = ... takes another"
-            )
-
-    def _say_left(self, fit: Fit) -> None:
-        """Settings that callbacks of an earlier training have set, and none of this one."""
-        left, self._left = self._left, {}
-        model, touched = fit.model, fit.step.touched
-        left = {name: value for name, value in left.items() if name not in touched}
-        if left and _told.get(model) != left:
-            _told[model] = left
-            words = ", ".join(f"{name} {_short(value)}" for name, value in left.items())
-            note(
-                f"fit: goes on with {words}, which callbacks of an earlier fit have set; "
-                "model.reset_optimizer() goes back to the optimiser as it was given"
-            )
+def say_used_up(fit: Fit, rate: Callable[[int], float]) -> bool:
+    """Say that a schedule of the learning rate gives 0 for all that is left of an epoch; whether it does."""
+    done = fit.step.count
+    last = done + max((fit.batches or 1) - fit.batch, 1) - 1
+    if any(rate(number) for number in {done, (done + last) // 2, last}):
+        return False
+    note(
+        f"fit: the learning rate is 0 from step {done} on, so nothing is learnt: {_short(rate)} is "
+        "used up; model.reset_optimizer() begins it anew, model.optimizer = ... takes another"
+    )
+    return True
 
 
 def _short(value: Setting) -> str:

@@ -148,6 +148,16 @@ def restore(fit: Fit, state: State) -> None:
     _tell_other_callbacks(fit, record.get("arguments"))
 
 
+def tell_end(fit: Fit) -> None:
+    """Say that a training that was resumed has nothing left to do, if that is so."""
+    if fit.tells_end and not fit.goes_further:
+        why = fit.stopped or f"its {fit.epoch - fit.begin} epochs are done"
+        note(
+            f"fit: the training of the checkpoint has ended, {why}: nothing is trained; ask for more "
+            "epochs, give another folder, or resume=False"
+        )
+
+
 def _check_record(fit: Fit, record: Mapping[str, Any]) -> None:
     """Every field is what `state_of` writes, and they go together."""
     if missing := _PROGRESS.required.keys() - record.keys():
