@@ -15,7 +15,7 @@ from magmadnn.graph.computed_by import RESULT, LibraryCall
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
-from magmadnn.graph.spec import as_dtype, is_complex, is_floating
+from magmadnn.memory.dtypes import as_dtype, is_complex, is_floating
 
 from .kernels.formula import DTYPES, FLOATS, HALVES, REAL_FUNCTIONS, Formula, constant, frozen
 from .promotion import Part, promoted

@@ -16,7 +16,7 @@ from magmadnn.compiler.kernels.formula import Formula, constant
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 
 class Axis(NamedTuple):

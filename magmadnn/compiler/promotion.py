@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from magmadnn.graph.scalar import PRIMITIVES as NUMPY
-from magmadnn.graph.spec import as_dtype
+from magmadnn.memory.dtypes import as_dtype
 
 from .kernels.formula import (
     DTYPES,

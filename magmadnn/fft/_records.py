@@ -18,8 +18,9 @@ from magmadnn.errors import DTypeError
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, takes_complex
 from magmadnn.graph.signature import Attributes, OpWords
-from magmadnn.graph.spec import Spec, is_complex
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall
+from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import concat
 from magmadnn.runtime.threads import thread_count
 

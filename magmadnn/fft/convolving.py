@@ -7,7 +7,7 @@ from typing import Any
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import axes_text, is_integer
-from magmadnn.graph.spec import is_complex
+from magmadnn.memory.dtypes import is_complex
 from magmadnn.tensor.on_gpu import on_gpu
 
 from .numpy_names import fft, ifft, irfft, operand, rfft

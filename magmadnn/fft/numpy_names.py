@@ -11,7 +11,7 @@ from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.signature import axes_text, is_integer
-from magmadnn.graph.spec import is_complex
+from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import cast
 from magmadnn.tensor import Operation, Tensor, asarray
 from magmadnn.tensor.known_values import known

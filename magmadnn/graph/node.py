@@ -20,12 +20,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from magmadnn.errors import DTypeError, GraphError, MagmaDNNError, ShapeError
+from magmadnn.memory.dtypes import as_dtype
 
 from .dim import Dim, Inner, Size, substitute
 from .op import Array, Op, OpKind, as_arrays, is_number
 from .operators import Operators
 from .signature import OpWords, shape_text
-from .spec import Spec, as_dtype
+from .spec import Spec
 
 
 class Storage(Protocol):

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
+from magmadnn.memory.dtypes import as_dtype, is_complex, is_floating
 
 from .computed_by import LibraryCall, OwnKernel
 from .dim import dims_of
 from .operators import FUNCTIONS
 from .signature import Attributes, OpWords, ShapeRule
-from .spec import Spec, as_dtype, is_complex, is_floating
+from .spec import Spec
 
 Array = NDArray[Any]
 _PLAIN = (bool, int, str)  # kinds of attributes of which equal ones mean the same

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError
-
-from .spec import as_dtype
+from magmadnn.memory.dtypes import as_dtype
 
 Scalar = Any  # an ndarray, a Python number, or an Expr
 

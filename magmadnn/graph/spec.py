@@ -7,12 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.memory.dtypes import BFLOAT16 as BFLOAT16
-from magmadnn.memory.dtypes import DTYPES as DTYPES
-from magmadnn.memory.dtypes import as_dtype as as_dtype
-from magmadnn.memory.dtypes import is_complex as is_complex
-from magmadnn.memory.dtypes import is_floating as is_floating
-
 from .dim import Dim, Shape
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from magmadnn import ops
 from magmadnn.errors import ArgumentError, UnknownNameError
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.repeated.checkpoints import recomputed
 from magmadnn.tensor import Operation
 

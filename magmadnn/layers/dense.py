@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magmadnn import ops
 from magmadnn.errors import ShapeError
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
 

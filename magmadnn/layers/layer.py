@@ -34,7 +34,7 @@ from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, with_origin
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import as_dtype
+from magmadnn.memory.dtypes import as_dtype
 from magmadnn.tensor import Operation, Variable
 from magmadnn.tensor.init import Initializer, by_name
 from magmadnn.tensor.lazy import LazyTensor

@@ -12,7 +12,7 @@ from typing import Any
 from magmadnn import ops
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.signature import OpWords, axis_number, shape_text
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.tensor import Operation
 
 from .layer import Layer

@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn import ops
 from magmadnn.errors import DTypeError
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops import philox
 from magmadnn.tensor import Operation, by_phase, with_update
 from magmadnn.tensor.init import Initializer, Shape

@@ -13,7 +13,7 @@ from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import size
 from magmadnn.graph.signature import OpWords, axis_number, shape_text
-from magmadnn.graph.spec import as_dtype, is_floating
+from magmadnn.memory.dtypes import as_dtype, is_floating
 from magmadnn.tensor import Operation, by_phase, init, with_update
 from magmadnn.tensor.init import Initializer
 

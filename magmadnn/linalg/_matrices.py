@@ -13,7 +13,8 @@ from magmadnn.graph.dim import Size
 from magmadnn.graph.node import Node, places
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.signature import Attributes, OpWords
-from magmadnn.graph.spec import Spec, is_complex, is_floating
+from magmadnn.graph.spec import Spec
+from magmadnn.memory.dtypes import is_complex, is_floating
 from magmadnn.ops import (
     broadcast_to,
     cast,

@@ -11,8 +11,8 @@ from magmadnn.calls import checked_call
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
-from magmadnn.graph.spec import is_complex
 from magmadnn.graph.transforms.stacking import last_axes
+from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import broadcast_to, cast, concat, expand_dims, greater, matmul, where
 from magmadnn.ops import max as max_

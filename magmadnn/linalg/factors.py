@@ -11,8 +11,8 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_complex, is_floating
 from magmadnn.memory import Kind
+from magmadnn.memory.dtypes import is_complex, is_floating
 from magmadnn.ops import (
     broadcast_to,
     cast,

@@ -10,7 +10,7 @@ from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import axes_text, is_integer, shape_text
-from magmadnn.graph.spec import is_complex
+from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import (
     cast,

@@ -23,8 +23,9 @@ from magmadnn.graph.op import (
     takes_complex,
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
-from magmadnn.graph.spec import Spec, is_complex
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import last_axes
+from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
 from magmadnn.tensor import Tensor, asarray
 from magmadnn.tensor.known_values import known

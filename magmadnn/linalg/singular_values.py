@@ -21,9 +21,9 @@ from magmadnn.graph.op import (
     takes_complex,
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
-from magmadnn.graph.spec import Spec, is_complex
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import last_axes
-from magmadnn.memory.dtypes import limits_of
+from magmadnn.memory.dtypes import is_complex, limits_of
 from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor

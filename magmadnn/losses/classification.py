@@ -17,7 +17,7 @@ from magmadnn import ops
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 from .loss import Loss, Value
 from .matching import floating, matched, mean_of_sample, with_shape

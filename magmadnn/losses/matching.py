@@ -12,7 +12,7 @@ from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import Node, handle_node, topological
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 
 def with_shape(value: Any) -> Any:

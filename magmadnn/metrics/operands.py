@@ -12,9 +12,9 @@ from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import node_of
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
 from magmadnn.losses.matching import with_shape
 from magmadnn.losses.outputs import Outputs, check_width
+from magmadnn.memory.dtypes import is_floating
 
 
 def numbers(name: str, predictions: Any, targets: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn.errors import DTypeError, ShapeError
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.signature import Attributes, OpWords, is_integer
-from magmadnn.graph.spec import as_dtype
+from magmadnn.memory.dtypes import as_dtype
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:

@@ -17,8 +17,8 @@ from magmadnn.errors import ArgumentError, DTypeError
 from magmadnn.graph.op import REQUIRED, Array, Draw, DTypeRule, Op, OpKind, Sample, promote
 from magmadnn.graph.scalar import trace
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
-from magmadnn.graph.spec import BFLOAT16, as_dtype
 from magmadnn.graph.transforms.stacking import elementwise as stacked_elementwise
+from magmadnn.memory.dtypes import BFLOAT16, as_dtype
 
 from ._rewrites import Rewrite
 

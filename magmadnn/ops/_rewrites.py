@@ -16,7 +16,7 @@ import numpy as np
 
 from magmadnn.graph.node import CONSTANT, Node, topological
 from magmadnn.graph.op import REGISTRY, Op
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 Rewrite = Callable[[Node], Node | None]
 

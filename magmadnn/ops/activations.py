@@ -14,7 +14,7 @@ import numpy as np
 from magmadnn.graph import scalar as s
 from magmadnn.graph.node import Node, with_inputs
 from magmadnn.graph.op import Draw, Op, Sample
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 from ._pointwise import elementwise_reference, pointwise
 from .arithmetic import cast, where

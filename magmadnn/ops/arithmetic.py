@@ -17,8 +17,8 @@ from magmadnn.graph.node import CONSTANT
 from magmadnn.graph.op import Draw, Op, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords
-from magmadnn.graph.spec import Spec, as_dtype, is_complex, is_floating
-from magmadnn.memory.dtypes import limits_of
+from magmadnn.graph.spec import Spec
+from magmadnn.memory.dtypes import as_dtype, is_complex, is_floating, limits_of
 
 from ._arguments import dtype_attribute, dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise

@@ -16,8 +16,8 @@ from magmadnn.errors import DTypeError
 from magmadnn.graph.op import Draw, Op, OpKind, Sample, takes_complex
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
-from magmadnn.graph.spec import is_complex
 from magmadnn.graph.transforms.stacking import elementwise as stacked_elementwise
+from magmadnn.memory.dtypes import is_complex
 
 from .along_axes.reductions import prod, sum
 from .arithmetic import (

@@ -20,8 +20,9 @@ from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
 from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, by_signature
-from magmadnn.graph.spec import BFLOAT16, Spec
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall
+from magmadnn.memory.dtypes import BFLOAT16
 
 from .along_axes.reductions import sum
 from .arithmetic import add

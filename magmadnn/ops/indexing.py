@@ -25,8 +25,9 @@ from magmadnn.graph.signature import (
     is_integer,
     shape_text,
 )
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall, last_axes
+from magmadnn.memory.dtypes import is_floating
 
 from ._arguments import as_shape, dtype_attribute, dtype_of, ndim_of
 from ._pointwise import widened

@@ -16,7 +16,8 @@ from magmadnn.errors import ArgumentError, DTypeError
 from magmadnn.graph.op import REQUIRED, Array, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, by_signature, is_integer
-from magmadnn.graph.spec import Spec, as_dtype, is_floating
+from magmadnn.graph.spec import Spec
+from magmadnn.memory.dtypes import as_dtype, is_floating
 
 from . import philox
 from ._arguments import as_shape, dtype_attribute, shape_of

@@ -26,8 +26,9 @@ from magmadnn.graph.signature import (
     is_integer,
     shape_text,
 )
-from magmadnn.graph.spec import Spec, is_complex, is_floating
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall
+from magmadnn.memory.dtypes import is_complex, is_floating
 
 from ._arguments import first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged

@@ -19,7 +19,7 @@ from magmadnn.graph import Spec
 from magmadnn.graph.node import Node, as_nodes, node_of, placeholder, record
 from magmadnn.graph.op import Op
 from magmadnn.graph.operators import Operators
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 from .parts import Transform
 from .records import Range, Record, Setting, range_of

@@ -19,7 +19,7 @@ from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Updated, placeholder, topological
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.optim import Step, StepSlices
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.courses import StepCourse

@@ -15,7 +15,7 @@ from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import axes_text, shape_text
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
 
 _REMEMBERED = 64  # sets of shapes and dtypes

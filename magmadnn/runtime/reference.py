@@ -21,7 +21,8 @@ from magmadnn.graph.node import (
     value_for,
 )
 from magmadnn.graph.op import Array, OpKind
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec
+from magmadnn.memory.dtypes import is_floating
 
 from .binding import bind
 from .variables import is_finite

@@ -10,7 +10,7 @@ from magmadnn.errors import NumericError
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 
 class FiniteWatch:

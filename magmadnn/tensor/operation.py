@@ -15,8 +15,9 @@ from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import Array, Op, is_number
 from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators, path_of_numpy
 from magmadnn.graph.signature import is_integer, shape_text
-from magmadnn.graph.spec import Spec, as_dtype
+from magmadnn.graph.spec import Spec
 from magmadnn.memory import MANAGED, Kind
+from magmadnn.memory.dtypes import as_dtype
 
 from .init import Initializer
 from .lazy import LazyTensor

@@ -21,7 +21,7 @@ from magmadnn.graph import Spec
 from magmadnn.graph.dim import Dim, bind_shape, bind_value
 from magmadnn.graph.node import CONSTANT, VARIABLE, Node, constant, placeholder
 from magmadnn.graph.op import Op
-from magmadnn.graph.spec import DTYPES, is_floating
+from magmadnn.memory.dtypes import DTYPES, is_floating
 
 from .native_graphs import BATCH, LARGEST, Array, Case, Updates
 

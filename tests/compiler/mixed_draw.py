@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 
 from magmadnn.compiler.program.precision import half_of, precision
-from magmadnn.graph.spec import DTYPES
+from magmadnn.memory.dtypes import DTYPES
 
 from .native_draw import draw
 from .native_graphs import Case, eps_of

@@ -17,8 +17,8 @@ from magmadnn.graph.body import is_loop
 from magmadnn.graph.dim import Dim, bind_shape, product
 from magmadnn.graph.node import CONSTANT, Node, constant, placeholder
 from magmadnn.graph.op import Op
-from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.images.windows import windows
 
 from .native_graphs import BATCH, LARGEST, RUNS, Array, Case, Updates, bound, evaluate

@@ -28,8 +28,8 @@ from magmadnn.graph.dim import Dim, bind_shape, bind_value
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, placeholder, rebuild
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.runtime import Executable
 
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from magmadnn.errors import MagmaDNNError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.op import Op, OpKind
-from magmadnn.graph.spec import DTYPES, is_floating
+from magmadnn.memory.dtypes import DTYPES, is_floating
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import BUILT_IN, EPS
 

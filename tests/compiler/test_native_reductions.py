@@ -14,7 +14,7 @@ from magmadnn.errors import DataError, ShapeError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import BFLOAT16
+from magmadnn.memory.dtypes import BFLOAT16
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance
 from magmadnn.tensor import Operation

@@ -13,7 +13,7 @@ from magmadnn.graph import Dim, Node, Op, OpKind, Sample, scope, show
 from magmadnn.graph import node as nodes
 from magmadnn.graph.op import REGISTRY, promote
 from magmadnn.graph.signature import elementwise
-from magmadnn.graph.spec import BFLOAT16, DTYPES
+from magmadnn.memory.dtypes import BFLOAT16, DTYPES
 from magmadnn.runtime import Executable
 from tests.graph.bare_nodes import F32, placed, variable
 

@@ -18,7 +18,7 @@ import magmadnn
 import magmadnn.linalg.factorisation
 import magmadnn.ops.repeated.checkpoints  # noqa: F401  both are loaded where they are used
 from magmadnn.graph.op import REGISTRY, Op, OpKind, Sample
-from magmadnn.graph.spec import DTYPES, is_floating
+from magmadnn.memory.dtypes import DTYPES, is_floating
 
 Array = NDArray[Any]
 # Not what tests define later, nor loops, which take a body (tests/runtime/test_scan.py), nor parts of

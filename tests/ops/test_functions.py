@@ -15,8 +15,8 @@ from magmadnn.graph import Dim, Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import REGISTRY
 from magmadnn.graph.operators import FUNCTIONS
-from magmadnn.graph.spec import BFLOAT16, DTYPES
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.memory.dtypes import BFLOAT16, DTYPES
 from magmadnn.ops import philox
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import Array, Drawing, bits

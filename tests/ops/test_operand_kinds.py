@@ -13,7 +13,7 @@ import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph.op import OpKind
-from magmadnn.graph.spec import BFLOAT16, DTYPES
+from magmadnn.memory.dtypes import BFLOAT16, DTYPES
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import BUILT_IN, Array
 

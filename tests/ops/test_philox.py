@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from magmadnn.graph.spec import BFLOAT16
+from magmadnn.memory.dtypes import BFLOAT16
 from magmadnn.ops import philox
 
 # Random123 1.14, tests/kat_vectors, philox4x32 10 rounds: counter, key, result.

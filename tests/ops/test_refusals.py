@@ -12,7 +12,7 @@ import pytest
 from magmadnn import errors, linalg, ops
 from magmadnn.graph import Dim, Node, Spec, scope
 from magmadnn.graph.node import constant, placeholder
-from magmadnn.graph.spec import BFLOAT16, DTYPES
+from magmadnn.memory.dtypes import BFLOAT16, DTYPES
 from magmadnn.runtime import Executable
 
 ARRAYS = {

@@ -13,8 +13,8 @@ from magmadnn import ops
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import OpKind
-from magmadnn.graph.spec import BFLOAT16, DTYPES
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.memory.dtypes import BFLOAT16, DTYPES
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import BUILT_IN, Array, bits
 

@@ -17,7 +17,7 @@ from magmadnn.graph import node as nodes
 from magmadnn.graph.op import promote
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import elementwise
-from magmadnn.graph.spec import BFLOAT16
+from magmadnn.memory.dtypes import BFLOAT16
 from magmadnn.runtime import Executable
 from magmadnn.runtime.reference import run
 from tests.compiler.sample_programs import BATCH, ramp

@@ -11,7 +11,7 @@ from magmadnn import ops
 from magmadnn.errors import NumericError
 from magmadnn.graph import Node, scope
 from magmadnn.graph import node as nodes
-from magmadnn.graph.spec import BFLOAT16
+from magmadnn.memory.dtypes import BFLOAT16
 from magmadnn.runtime import Executable, FiniteWatch
 from tests.graph.bare_nodes import F32, placed, variable
 

@@ -23,8 +23,8 @@ from magmadnn.graph.body import with_bodies
 from magmadnn.graph.node import CONSTANT, Node, scoped, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import BFLOAT16
 from magmadnn.graph.transforms.gradient import parts
+from magmadnn.memory.dtypes import BFLOAT16
 
 PRECISIONS = ("float32", "tf32", "mixed_bf16", "mixed_fp16", "float64")
 

@@ -16,8 +16,9 @@ from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.gradient import parts
+from magmadnn.memory.dtypes import is_floating
 
 
 def widen(program: Program) -> Program:

@@ -16,7 +16,8 @@ from magmadnn.errors import DTypeError, GraphError, ShapeError
 from magmadnn.graph.node import Node, constant, resolve_phase, scoped, topological
 from magmadnn.graph.op import NoGradient, Op, OpKind
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import Spec, is_complex, is_floating
+from magmadnn.graph.spec import Spec
+from magmadnn.memory.dtypes import is_complex, is_floating
 
 from .stable import stabilised
 

@@ -10,9 +10,9 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from magmadnn.graph.dim import product
 from magmadnn.graph.signature import OpWords, is_integer, shape_text
-from magmadnn.graph.spec import is_floating
 from magmadnn.layers.checks import check_places
 from magmadnn.layers.layer import Layer
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.images.windows import counts_of
 from magmadnn.tensor import Operation
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, DTypeError, MissingExtraError, ShapeError
 from magmadnn.graph.node import Node
-from magmadnn.graph.spec import is_floating
 from magmadnn.memory import Kind
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops import expand_dims, scatter_add, squeeze, take
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
 

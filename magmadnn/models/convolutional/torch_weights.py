@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.errors import DataError, shown
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.storage.formats.tensor_file import tensors_from_bytes
 from magmadnn.storage.input_files import check_room, input_path, opened
 from magmadnn.training import Model

@@ -13,7 +13,7 @@ import numpy as np
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.node import size
 from magmadnn.graph.operators import public
-from magmadnn.graph.spec import DTYPES, is_floating
+from magmadnn.memory.dtypes import DTYPES, is_floating
 from magmadnn.ops._arguments import dtype_of, ndim_of, shape_of, words_of
 from magmadnn.ops.arithmetic import cast, divide, square
 from magmadnn.ops.elementary import sqrt

@@ -18,8 +18,8 @@ from magmadnn.graph.dim import Dim
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import axis_number
-from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.stacking import along_axis
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops._arguments import dtype_of, ndim_of, words_of
 from magmadnn.ops._pointwise import widened
 from magmadnn.ops.arithmetic import abs, add, cast, less, stop_gradient, subtract, where

@@ -36,8 +36,9 @@ from magmadnn.graph.signature import (
     by_signature,
     shape_text,
 )
-from magmadnn.graph.spec import Spec, is_complex, is_floating
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall, along_axis
+from magmadnn.memory.dtypes import is_complex, is_floating
 from magmadnn.ops._arguments import dtype_of, words_of
 from magmadnn.ops._pointwise import HALF, sum_dtype, widened
 from magmadnn.ops.arithmetic import (

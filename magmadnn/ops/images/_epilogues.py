@@ -19,7 +19,7 @@ from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.epilogue import Epilogue
 from magmadnn.graph.node import Node, constant
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.arithmetic import cast, multiply
 from magmadnn.ops.movement import reshape
 

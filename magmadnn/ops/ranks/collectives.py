@@ -35,7 +35,8 @@ from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameEr
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, axis_number, is_integer
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.arithmetic import cast, equal, multiply, where
 

@@ -26,8 +26,9 @@ from magmadnn.graph.node import (
 )
 from magmadnn.graph.op import REQUIRED, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, shape_text
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.gradient import adjoints
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.indexing import getitem
 

@@ -26,8 +26,8 @@ from magmadnn.graph.node import (
 )
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.optim.inputs import Scalar, distinct
 from magmadnn.optim.parts import Transform
 from magmadnn.tensor import Operation, Tensor, Variable

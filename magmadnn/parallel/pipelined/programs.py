@@ -22,10 +22,10 @@ from magmadnn.graph.node import (
     resolve_phase,
     topological,
 )
-from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.gradient import adjoints, parts
 from magmadnn.graph.transforms.stable import stabilised
 from magmadnn.layers.layer import Layer
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.parallel.buckets import Buckets
 from magmadnn.tensor import Operation
 

@@ -15,8 +15,8 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, topological
 from magmadnn.graph.op import Op, OpKind
-from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.parallel.buckets import size_of
 from magmadnn.parallel.pipelined.stages import layer_of, layers_in_order
 

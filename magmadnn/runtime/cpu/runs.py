@@ -18,7 +18,7 @@ from magmadnn.compiler.kernels.moves import BOX_WORDS, FIRST_ROW, PLACE, SOURCE,
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 _APART = 1 << 40  # between the places of two operands, more than memory has
 _LONGEST = 1 << 14  # elements of a run, so that threads can share a long one

@@ -32,8 +32,8 @@ from magmadnn.errors import (
 )
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.spec import is_floating
 from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Loss
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.memory.foreign import as_array, on_device
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.unchanging import Noted

@@ -11,7 +11,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, CheckpointError, MagmaDNNError, NumericError, quoted
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.optim import Schedule
 from magmadnn.optim.records import Record, Setting
 from magmadnn.optim.records import restore as restored

@@ -20,7 +20,7 @@ from magmadnn.data.augment.geometry import Cutout, RandomCrop, RandomFlip, Rando
 from magmadnn.data.augment.pipeline import Pipeline
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import rebuild
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.tensor import Operation, Placeholder, placeholder
 
 _LUMA = (0.299, 0.587, 0.114)  # of R, G and B: ITU-R BT.601, section 2.5.1

@@ -8,8 +8,9 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec
 from magmadnn.layers.layer import Layer, Parameter
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.tensor import Operation, Variable
 
 Trained = Parameter | Variable

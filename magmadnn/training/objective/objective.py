@@ -17,8 +17,8 @@ from magmadnn import ops
 from magmadnn.errors import DataError, ShapeError
 from magmadnn.graph.node import Node, scoped, scopes
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import is_floating
 from magmadnn.losses import Loss
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.metrics.metric import ratio
 from magmadnn.metrics.operands import ones
 from magmadnn.optim.building.alike import Look, Roots

@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError, UnknownNameError
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import BFLOAT16, is_floating
+from magmadnn.memory.dtypes import BFLOAT16, is_floating
 from magmadnn.memory.foreign import as_array
 
 

@@ -15,7 +15,7 @@ from magmadnn.compiler.program.verify import verify
 from magmadnn.graph import Node, scope, show
 from magmadnn.graph import node as nodes
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import BFLOAT16
+from magmadnn.memory.dtypes import BFLOAT16
 from magmadnn.runtime import Executable
 from tests.compiler.sample_programs import BATCH
 from tests.graph.bare_nodes import F32, placed, variable

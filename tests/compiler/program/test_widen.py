@@ -14,7 +14,7 @@ from magmadnn.compiler.program.widen import widen
 from magmadnn.graph import Node
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import DTYPES
+from magmadnn.memory.dtypes import DTYPES
 from magmadnn.runtime.reference import run
 from tests.compiler.sample_programs import BATCH, PROGRAMS
 from tests.graph.bare_nodes import placed

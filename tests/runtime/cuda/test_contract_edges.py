@@ -18,8 +18,8 @@ import pytest
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import NoGradient, Op, OpKind
-from magmadnn.graph.spec import DTYPES, is_floating
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.memory.dtypes import DTYPES, is_floating
 from magmadnn.runtime import Executable
 from tests.ops import test_contract_sizes as odd
 from tests.ops.contract_cases import (

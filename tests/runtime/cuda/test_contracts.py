@@ -14,8 +14,8 @@ import pytest
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import NoGradient, Op
-from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.runtime import Executable
 from tests.compiler import exact_draw
 from tests.compiler.mixed_draw import MODES, mixed, seeds

@@ -11,7 +11,7 @@ import numpy as np
 
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.contraction import wide
 from magmadnn.ops.images.windows import Counts, Pairs, windows_along
 

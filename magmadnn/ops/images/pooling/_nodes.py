@@ -22,7 +22,7 @@ import numpy as np
 
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.node import constant
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.along_axes.reductions import with_digits
 from magmadnn.ops.arithmetic import (
     add,

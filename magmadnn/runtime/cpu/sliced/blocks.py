@@ -20,7 +20,7 @@ from magmadnn.compiler.llvm.driver.rounds import (
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import is_floating
+from magmadnn.memory.dtypes import is_floating
 
 from .courses import Course
 from .legs import LegTemplate, Wanted

@@ -14,8 +14,8 @@ from magmadnn.compiler.cuda.text.finite import look_within
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import is_floating
 from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.dtypes import is_floating
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.cuda.code import Specialised, specialised

@@ -18,7 +18,7 @@ from magmadnn.errors import MagmaDNNError
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import Node, naming_scope
 from magmadnn.graph.op import Op
-from magmadnn.graph.spec import is_complex
+from magmadnn.memory.dtypes import is_complex
 from magmadnn.runtime.cuda.layout import Layout
 
 

@@ -27,8 +27,8 @@ from magmadnn.graph.node import (
     topological,
 )
 from magmadnn.graph.op import REGISTRY, Op
-from magmadnn.graph.spec import as_dtype
 from magmadnn.layers.layer import Layer, LayerCall, ParameterName
+from magmadnn.memory.dtypes import as_dtype
 from magmadnn.tensor import Operation, Placeholder, Tensor, Variable, placeholder
 
 from .codec import Custom, decode, encode

@@ -17,7 +17,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
 from magmadnn.graph.dim import Dim, Factor, Quotient
 from magmadnn.graph.op import REGISTRY, Op
-from magmadnn.graph.spec import as_dtype
+from magmadnn.memory.dtypes import as_dtype
 
 
 class Custom:
