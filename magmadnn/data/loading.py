@@ -205,12 +205,7 @@ def load(
             check_no_columns(name, {**columns, "target": target}, decimal)
     if source.y is None:
         raise ArgumentError(f"{name}: without a target there is nothing to train: name a column")
-    all_targets = np.concatenate([source.y, *([] if source.y_test is None else [source.y_test])])
-    of_images = source.x.ndim == _IMAGES
-    chosen = task or source.task or target_kind(all_targets, of_images=of_images)
-    classes = None
-    if chosen == "classification":
-        classes = source.classes or _classes(name, all_targets, source)
+    chosen, classes = _task_and_classes(name, source, source.y, task)
     train, test, how = _split(source, source.y, test_split, seed)
     x, y, files = train
     x_test, y_test, test_files = test
@@ -231,6 +226,18 @@ def load(
     )
     notes = notes_of(source, preparation) + classes_notes(name, y, preparation.classes)
     return Dataset(description, x, y, x_test, y_test, preparation, notes, files, test_files)
+
+
+def _task_and_classes(
+    name: str, source: Source, y: Array, task: Task | None
+) -> tuple[Task, tuple[str, ...] | None]:
+    """What the targets `y` of a source are taken for, unless `task` says it, and the names of classes."""
+    all_targets = np.concatenate([y, *([] if source.y_test is None else [source.y_test])])
+    of_images = source.x.ndim == _IMAGES
+    chosen = task or source.task or target_kind(all_targets, of_images=of_images)
+    if chosen != "classification":
+        return chosen, None
+    return chosen, source.classes or _classes(name, all_targets, source)
 
 
 @checked_call

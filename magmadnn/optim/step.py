@@ -79,11 +79,9 @@ class Step:
         name, parts = type(optimizer).__name__, (*optimizer.parts(), *more)
         where = f"{name}.step"
         nodes = nodes_of_parameters(where, parameters)
-        roots: Sequence[Node] = (
-            loss
-            if isinstance(loss, Roots)
-            else [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
-        )
+        roots: Sequence[Node] = loss
+        if not isinstance(loss, Roots):
+            roots = [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
         self.optimizer = optimizer
         self._settings = Settings(optimizer, parts)
         held = {variable.node for variable in kept}
@@ -102,10 +100,8 @@ class Step:
         given = dict(zip(nodes, parameters, strict=True))
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
         self._slots: dict[str, Variable] = dict(update.slots)
-        if self._scaling is not None:
-            self._slots |= self._scaling.slots
-        if accumulation is not None:
-            self._slots |= accumulation.slots
+        for part in (self._scaling, accumulation):
+            self._slots |= {} if part is None else part.slots
         self._count = update.count
         self.batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
         self.sizes: dict[Any, dict[str, int]] = {}  # of dimensions, by what data looks like

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -135,12 +135,7 @@ def new_fit(
         MagmaDNNError: as `Model.fit`.
     """
     refuse_while_training(model, "fit")
-    if not callable(batch_size):
-        at_least("fit: batch_size", batch_size, 1)
-        if batch_size == 1:
-            refuse_one_row(model)
-    at_least("fit: accumulate", accumulate, 1)
-    checked_limit("fit", memory_limit)
+    _check_sizes(model, batch_size, accumulate, memory_limit)
     callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
     check_share("fit: validation_split", validation_split)
     check_order(shuffle)
@@ -151,10 +146,7 @@ def new_fit(
     shown = [] if verbose is False else for_verbosity(verbose)
     weighing = {"sample_weight": sample_weight, "class_weight": class_weight}
     if y is None:
-        if validation_split or any(v is not None for v in (*weighing.values(), augment)):
-            what = "validation_split, sample_weight, class_weight and augment"
-            raise ArgumentError(f"fit: {what} need x and y as arrays")
-        given = _Rows(stream_of(model, x))
+        given = _rows_of_stream(model, x, validation_split, (*weighing.values(), augment))
     else:
         if validation_split and validation_data is not None:
             raise ArgumentError("fit: give validation_data or validation_split, not both")
@@ -165,21 +157,14 @@ def new_fit(
         )  # fmt: skip
     source: Source = given.source
     more = tuple(part for callback in callbacks for part in callback.parts())
-    if accumulate > 1 and source.count(1 if callable(batch_size) else batch_size) is None:
-        raise ArgumentError(
-            f"fit: accumulate={accumulate} must know how many batches an epoch has: give arrays, or a list "
-            "of batches"
-        )
+    if accumulate > 1:
+        _check_counted(source, batch_size, accumulate)
     how = (more, int(accumulate), parallel, given.in_step)
     objective, step = training_step(model, source.sample, *how)
     if parallel is not None:
         source = OwnRows(source, parallel.own_rows)
     validation = _validation(model, validation_data, given.held_back, batch_size)
-    held_out = () if validation_data is None else validation_data
-    data = {
-        "x": None if y is None else x, "y": y, "sample_weight": sample_weight,
-        **dict(zip(("validation x", "validation y", "validation weights"), held_out, strict=False)),
-    }  # fmt: skip
+    data = _data_by_name(x, y, sample_weight, validation_data)
     settings = {
         "batch_size": batch_size, "shuffle": shuffle, "initial_epoch": initial_epoch,
         "validation_split": validation_split, "class_weight": class_weight,
@@ -197,6 +182,61 @@ def new_fit(
 
 training_of = takes_raw(new_fit)
 """The same of raw data, tables and arrays that have not gone through the model's preparation."""
+
+
+def _check_sizes(
+    model: Model, batch_size: BatchSize, accumulate: int, memory_limit: int | None
+) -> None:
+    """Look at the rows of a batch, the batches of an update, and the bytes of a step.
+
+    Raises:
+        ArgumentError: if one is too small, or layers need batches of more than one row.
+    """
+    if not callable(batch_size):
+        at_least("fit: batch_size", batch_size, 1)
+        if batch_size == 1:
+            refuse_one_row(model)
+    at_least("fit: accumulate", accumulate, 1)
+    checked_limit("fit", memory_limit)
+
+
+def _check_counted(source: Source, batch_size: BatchSize, accumulate: int) -> None:
+    """Look whether it is known how many batches an epoch has.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    if source.count(1 if callable(batch_size) else batch_size) is None:
+        raise ArgumentError(
+            f"fit: accumulate={accumulate} must know how many batches an epoch has: give arrays, or a list "
+            "of batches"
+        )
+
+
+def _data_by_name(x: Any, y: Any, sample_weight: Any, validation_data: Any) -> dict[str, Any]:
+    """The data that a training is told from others by; batches of an iterable have none."""
+    held_out = () if validation_data is None else validation_data
+    names = "validation x", "validation y", "validation weights"
+    given = {"x": None if y is None else x, "y": y, "sample_weight": sample_weight}
+    return given | dict(zip(names, held_out, strict=False))
+
+
+def _rows_of_stream(model: Model, x: Any, validation_split: float, others: Iterable[Any]) -> _Rows:
+    """The batches that an iterable gives.
+
+    Args:
+        model: that is trained.
+        x: as `fit` takes it where there is no y.
+        validation_split: as given.
+        others: arguments that are for arrays too.
+
+    Raises:
+        ArgumentError: if something is given that is for arrays.
+    """
+    if validation_split or any(value is not None for value in others):
+        what = "validation_split, sample_weight, class_weight and augment"
+        raise ArgumentError(f"fit: {what} need x and y as arrays")
+    return _Rows(stream_of(model, x))
 
 
 def _rows_of_arrays(

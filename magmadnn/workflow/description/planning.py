@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from magmadnn.errors import DataError
 
 from .cores import Cores, cores_here, in_words
-from .dependencies import ranks_needed, steps_of
+from .dependencies import Step, ranks_needed, steps_of
 from .gpus import Gpus
 from .reading import Description
 
@@ -112,62 +112,103 @@ def plan_of(
     servers = description.model.tuple_space.servers
     ranks = ranks_needed(description) if job is None else job - 1 - servers
     seconds = {m.name: m.seconds or 1.0 for m in description.model.modules} | dict(earlier or {})
-    now, found = 0.0, list[Planned]()
-    steps = {s.name: s for s in steps_of(description)}
-    iteration = dict.fromkeys(steps, 0)
     here = cores_here() if cores is None else cores
-    places = Cores({"": here if description.model.pin else ()})
-    free = Gpus(range(ranks), gpus or _enough_gpus(description))
-    ends: list[
-        tuple[float, int, str, str, Planned, list[int]]
-    ] = []  # end, order, step, module, run, ranks
-    left: dict[tuple[str, str], int] = {}
-    begun: dict[str, set[str]] = defaultdict(set)
-    done: set[str] = set()
-    order = 0
-    while len(done) < len(steps):
-        for name, step in steps.items():
-            if name in done or any(p not in done for p in step.after):
-                continue
-            gang = [
-                m
-                for m in step.modules
-                if m not in begun[name]
-                and all(left.get((name, p), 1) == 0 for p in step.inner.get(m, ()))
-            ]
-            runs = [(m, copy) for m in gang for copy in range(description.module(m).copies)]
-            placed = free.take([description.module(m) for m, _ in runs]) if runs else None
-            if placed is None:
-                continue
-            for m in gang:
-                begun[name].add(m)
-                left[name, m] = description.module(m).copies
-            for (m, copy), (own_ranks, seen) in zip(runs, placed, strict=True):
-                module, own = description.module(m), f"{m}.{copy}"
-                key = f"{name}.{iteration[name]}/{own}" if step.is_group else own
-                kept = [places.take("", module.threads) for _ in range(module.ranks)]
-                run = Planned(key, m, now, now + seconds[m], module.ranks, kept, seen)
-                found.append(run)
-                heapq.heappush(ends, (run.end, order, name, m, run, own_ranks))
-                order += 1
-        if not ends:
-            raise DataError(
-                _no_place(description, next(n for n in steps if n not in done), ranks, gpus)
-            )
-        now, _, name, m, run, own_ranks = heapq.heappop(ends)
-        free.give_back(own_ranks, (one for seen in run.gpus for one in seen))
+    course = _Course(
+        description, seconds, Cores({"": here if description.model.pin else ()}),
+        Gpus(range(ranks), gpus or _enough_gpus(description)),
+    )  # fmt: skip
+    while waiting := course.waiting:
+        for step in waiting:
+            course.begin(step)
+        if not course.goes_on:
+            raise DataError(_no_place(description, waiting[0].name, ranks, gpus))
+        course.end_next()
+    return Plan(course.runs, ranks, ranks + 1 + servers)
+
+
+class _Course:
+    """A workflow whose modules take the seconds that are expected.
+
+    Args:
+        description: the workflow.
+        seconds: of a run of each module.
+        cores: of the machine, handed out.
+        places: ranks and GPUs, handed out.
+
+    Attributes:
+        runs: begun so far, in this order.
+    """
+
+    def __init__(
+        self, description: Description, seconds: Mapping[str, float], cores: Cores, places: Gpus
+    ) -> None:
+        self._description, self._seconds = description, seconds
+        self._cores, self._places = cores, places
+        self.runs: list[Planned] = []
+        self._steps = {s.name: s for s in steps_of(description)}
+        self._now = 0.0  # seconds
+        self._ends: list[tuple[float, int, Step, Planned, list[int]]] = []  # a heap; with ranks
+        self._iteration = dict.fromkeys(self._steps, 0)
+        self._left: dict[tuple[str, str], int] = {}  # copies of a step's module that have not ended
+        self._begun = defaultdict[str, set[str]](set)  # modules of this iteration of a step
+        self._done: set[str] = set()
+
+    @property
+    def waiting(self) -> list[Step]:
+        """The steps that have not ended."""
+        return [step for name, step in self._steps.items() if name not in self._done]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything runs."""
+        return bool(self._ends)
+
+    def begin(self, step: Step) -> None:
+        """Begin what of a step can: modules for which nothing has to end, if there are places for all."""
+        if not self._done.issuperset(step.after):
+            return
+        begun = self._begun[step.name]
+        gang = [
+            m
+            for m in step.modules
+            if m not in begun
+            and all(self._left.get((step.name, p), 1) == 0 for p in step.inner.get(m, ()))
+        ]
+        runs = [(m, copy) for m in gang for copy in range(self._description.module(m).copies)]
+        modules = [self._description.module(m) for m, _ in runs]
+        placed = self._places.take(modules) if runs else None
+        if placed is None:
+            return
+        for m in gang:
+            begun.add(m)
+            self._left[step.name, m] = self._description.module(m).copies
+        for (m, copy), module, (ranks, seen) in zip(runs, modules, placed, strict=True):
+            own = f"{m}.{copy}"
+            key = f"{step.name}.{self._iteration[step.name]}/{own}" if step.is_group else own
+            kept = [self._cores.take("", module.threads) for _ in range(module.ranks)]
+            end = self._now + self._seconds[m]
+            run = Planned(key, m, self._now, end, module.ranks, kept, seen)
+            heapq.heappush(self._ends, (run.end, len(self.runs), step, run, ranks))
+            self.runs.append(run)
+
+    def end_next(self) -> None:
+        """Go on to the end of the run that ends first, and give back what it had."""
+        self._now, _, step, run, ranks = heapq.heappop(self._ends)
+        self._places.give_back(ranks, (one for seen in run.gpus for one in seen))
         for held in run.cores:
-            places.give_back("", held)
-        left[name, m] -= 1
-        step = steps[name]
-        if len(begun[name]) == len(step.modules) and all(left[name, x] == 0 for x in step.modules):
-            iteration[name] += 1
-            begun[name].clear()
-            for x in step.modules:
-                left.pop((name, x))
-            if iteration[name] >= (step.iterations if step.iterations else _UNTIL):
-                done.add(name)
-    return Plan(found, ranks, ranks + 1 + servers)
+            self._cores.give_back("", held)
+        name = step.name
+        self._left[name, run.module] -= 1
+        if len(self._begun[name]) < len(step.modules) or any(
+            self._left[name, m] for m in step.modules
+        ):
+            return
+        self._iteration[name] += 1
+        self._begun[name].clear()
+        for m in step.modules:
+            del self._left[name, m]
+        if self._iteration[name] >= (step.iterations or _UNTIL):
+            self._done.add(name)
 
 
 def _enough_gpus(description: Description) -> list[str]:
