@@ -13,7 +13,8 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.sliced.blocks import CourseBlock, can_be_block
-from magmadnn.runtime.cpu.sliced.courses import LONGEST, Course, Wanted, course_of
+from magmadnn.runtime.cpu.sliced.courses import Course, course_of
+from magmadnn.runtime.cpu.sliced.legs import LONGEST, Wanted
 from magmadnn.tensor.operation import as_feeds
 
 from .inputs import Settings

@@ -11,7 +11,8 @@ from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cpu.sliced.slices import LONGEST, BoundSlices, slices_of
+from magmadnn.runtime.cpu.sliced.legs import LONGEST
+from magmadnn.runtime.cpu.sliced.slices import BoundSlices, slices_of
 from magmadnn.tensor.operation import as_feeds
 
 from .inputs import Settings

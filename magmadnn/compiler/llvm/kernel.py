@@ -32,7 +32,6 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.errors import ArgumentError
 
 from .ir.builder import I64, POINTER, VOID, Code
-from .ir.frame import ALIGNMENT as ALIGNMENT
 from .ir.frame import Frame
 from .ir.target import Target, cores, host
 from .object.cache import Cache, key_of

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.graph.drawing.diagram import Box, Diagram, leaf_box
+from magmadnn.graph.drawing.diagram import Diagram, leaf_box
+from magmadnn.graph.drawing.layered import Box
 from magmadnn.graph.node import CONSTANT, Node
 
 from .listing import layer_of, reads_of, title_of
-from .native_plan import NativePlan, Work
+from .native_plan import NativePlan
 
 _LETTERS = 34
 _KERNEL, _CALL = "#fef3c7", "#fee2e2"  # yellow, and red for what NumPy does

@@ -11,6 +11,7 @@ from magmadnn.compiler.formulas import is_contraction, operations
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.rates import Rates
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind, is_reduction
 from magmadnn.graph.dim import Size, dims_of, product, substitute
 from magmadnn.graph.node import CONSTANT, Node
@@ -18,7 +19,7 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.text import constant_text
 
 from .memory import arena_of
-from .native_plan import NativePlan, Work
+from .native_plan import NativePlan
 
 
 def describe(

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.regions.draft import Alike
-from magmadnn.compiler.regions.draft import Work as Work
+from magmadnn.compiler.regions.draft import Alike, Work
 from magmadnn.compiler.regions.nonempty import Choice
 from magmadnn.graph.body import Body
 from magmadnn.graph.dim import Size

@@ -20,7 +20,7 @@ from magmadnn.graph.node import (
 from magmadnn.graph.program import Program
 from magmadnn.graph.text import constant_text, nodes_of
 
-from .layered import Box as Box
+from .layered import Box
 
 _FIXED = "#f3f4f6"
 FILL = {

@@ -18,7 +18,8 @@ from magmadnn.compiler.plan.arena import Life
 from magmadnn.compiler.plan.frames import frames_of, part_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import (

@@ -11,8 +11,7 @@ from magmadnn.compiler.kernels.operands import FULL, PaddedOperand
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.layout import broadcast, fewest_axes, row_axes
 from magmadnn.compiler.padding import Axis, Padding, padding_of
-from magmadnn.compiler.plan.native_plan import Work
-from magmadnn.compiler.regions.draft import Lowered
+from magmadnn.compiler.regions.draft import Lowered, Work
 from magmadnn.compiler.regions.region import RegionKind, product_of, reduced_by
 from magmadnn.graph.dim import bind_shape, product
 from magmadnn.graph.node import Node

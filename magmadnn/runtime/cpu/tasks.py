@@ -34,8 +34,8 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower.row_blocks import RowBlocks, in_blocks
 from magmadnn.compiler.lower.size_rules import selected, streaming
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
-from magmadnn.compiler.regions.draft import Lowered
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Lowered, Work
 from magmadnn.compiler.regions.region import RegionKind, product_of, walk_length
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope

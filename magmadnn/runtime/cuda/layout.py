@@ -11,7 +11,8 @@ from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.plan.frames import frames_of
 from magmadnn.compiler.plan.memory import arena_of, nbytes_of
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import CONSTANT, VARIABLE, Node, follows_sizes, value_for

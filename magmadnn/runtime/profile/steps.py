@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from magmadnn.compiler.plan.listing import costs_of, layer_of, title_of
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 
 from .text import StepTime
 

@@ -7,7 +7,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from magmadnn.calls import ExplainsAttributes
-from magmadnn.graph.drawing.diagram import Box, Diagram, fill_of, to_svg
+from magmadnn.graph.drawing.diagram import Diagram, fill_of, to_svg
+from magmadnn.graph.drawing.layered import Box
 from magmadnn.graph.node import PLACEHOLDER, Node, topological
 from magmadnn.graph.signature import shape_text
 from magmadnn.layers.layer import Layer, LayerCall

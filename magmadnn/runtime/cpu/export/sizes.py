@@ -11,7 +11,8 @@ import numpy as np
 
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.plan.memory import arena_of
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import product_of
 from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Dim, Size, bind_shape, dims_of, product, substitute

@@ -14,7 +14,8 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.lower.size_rules import selected
 from magmadnn.compiler.plan.export import Call, Copy, Loop, Place, Step
-from magmadnn.compiler.plan.native_plan import LoopPlan, NativePlan, Work
+from magmadnn.compiler.plan.native_plan import LoopPlan, NativePlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind, product_of
 from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Size, product

@@ -13,9 +13,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.variables import is_finite, memories_of
 
-from .legs import LONGEST as LONGEST
-from .legs import CopiedLeg, can_slice, known_places
-from .legs import Wanted as Wanted
+from .legs import CopiedLeg, Wanted, can_slice, known_places
 from .saved import Saved
 
 

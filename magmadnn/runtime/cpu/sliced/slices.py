@@ -20,7 +20,6 @@ from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, memories_of
 
-from .legs import LONGEST as LONGEST
 from .legs import CopiedLeg, Wanted, can_slice
 from .saved import Saved, saving_kernels
 

@@ -11,7 +11,8 @@ import numpy as np
 from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Engine, Graph
 from magmadnn.compiler.cuda.text.finite import look_within
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager

@@ -10,9 +10,10 @@ import numpy as np
 from magmadnn.backends.cuda.engine import EventNode, GraphNode
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.plan.listing import title_of
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.program.precision import half_of
 from magmadnn.compiler.rates import Rates
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.schedule.launch import can_be_in_graph

@@ -9,7 +9,8 @@ import numpy as np
 
 from magmadnn.compiler.formulas import is_rounding
 from magmadnn.compiler.kernels.formula import DTYPES, KEPT
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.backends.cuda.nodes.arrays import ArrayNode, DeviceArray
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph.dim import substitute

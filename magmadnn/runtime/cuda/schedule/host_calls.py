@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from magmadnn.backends.cuda.engine import HostNode
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import Node, naming_scope
 from magmadnn.graph.op import Array, Op

@@ -27,8 +27,8 @@ from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower.row_blocks import in_blocks
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
-from magmadnn.compiler.regions.draft import Lowered
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Lowered, Work
 from magmadnn.compiler.regions.region import product_of
 from magmadnn.graph.node import Node, naming_scope
 from magmadnn.runtime.cpu.boxes import boxes_of, rows_of

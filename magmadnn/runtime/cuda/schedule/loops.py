@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from magmadnn.backends.cuda.engine import HostNode
 from magmadnn.compiler.cuda.text.variant import Chip
-from magmadnn.compiler.plan.native_plan import LoopPlan, Work
+from magmadnn.compiler.plan.native_plan import LoopPlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.graph.node import Node
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.step_layout import StepLayout

@@ -12,7 +12,8 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.plan.listing import costs_of
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import product_of
 from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array

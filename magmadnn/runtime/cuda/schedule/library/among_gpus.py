@@ -6,7 +6,7 @@ import math
 from typing import Any, Final
 
 from magmadnn.backends.cuda.nodes.among_gpus import AmongNode, Gpus, Kind
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import Op

@@ -16,7 +16,7 @@ from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.library import WholeLibrary
 from magmadnn.compiler.layout import row_axes
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.algorithms import algorithm_of
 from magmadnn.runtime.cuda.layout import Layout

@@ -11,7 +11,7 @@ import numpy as np
 from magmadnn.backends.cuda.engine import FourierNode
 from magmadnn.compiler.cuda.library.scaled import scaled
 from magmadnn.compiler.cuda.text.variant import Chip
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op

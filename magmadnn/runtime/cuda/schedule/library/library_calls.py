@@ -12,7 +12,7 @@ from magmadnn.compiler.cuda.library.calls import around, pieces
 from magmadnn.compiler.cuda.library.surroundings import INFO
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.library import Library
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item

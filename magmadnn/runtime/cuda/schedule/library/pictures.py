@@ -11,7 +11,7 @@ from typing import Any
 
 from magmadnn.compiler.cuda.library import gathered, pooling
 from magmadnn.compiler.kernels.library import WholeLibrary
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.launch import Item
 

@@ -11,7 +11,7 @@ from magmadnn.backends.cuda.engine import (
     FourierNode,
     MatrixNode,
 )
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Work
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.hazards import Span
 
