@@ -194,7 +194,7 @@ def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
     Raises:
         ArgumentError: if it is told something else.
     """
-    if parallel is None and is_launched():
+    if parallel is None and ranks_of_job() > 1:  # by `magmadnn launch`
         return DataParallel()
     if parallel is None or parallel is False:
         return None
@@ -203,8 +203,3 @@ def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
     raise ArgumentError(
         f"fit: parallel must be one of md.parallel, such as DataParallel(), got {type(parallel).__name__}"
     )
-
-
-def is_launched() -> bool:
-    """Whether `magmadnn launch` has started this process as one of several ranks."""
-    return ranks_of_job() > 1
