@@ -11,7 +11,7 @@ import pytest
 from magmadnn.compiler.llvm import kernel
 from magmadnn.compiler.llvm.gemm.register_tile import largest_tile
 from magmadnn.compiler.llvm.ir.builder import F32, Code
-from magmadnn.compiler.llvm.ir.frame import Frame
+from magmadnn.compiler.llvm.ir.frame import ALIGNMENT, Frame
 from magmadnn.compiler.llvm.ir.target import Target, assembly, host, named, object_code
 from magmadnn.compiler.llvm.object.library import Library
 from magmadnn.errors import ArgumentError, DeviceError, UnknownNameError
@@ -100,7 +100,7 @@ def test_scratch_is_aligned():
     for size in (1, 64, 1000):
         made = kernel.scratch(size)
         assert made.size == size
-        assert made.ctypes.data % kernel.ALIGNMENT == 0
+        assert made.ctypes.data % ALIGNMENT == 0
 
 
 def test_kernels_are_compiled_once():
