@@ -18,7 +18,8 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.networks import Array, loaded
-from magmadnn.compiler.llvm.ir.target import Library, host, object_code
+from magmadnn.compiler.llvm.ir.target import host, object_code
+from magmadnn.compiler.llvm.object.library import Library
 
 ROW_MAJOR, NO, TRANSPOSED = 101, 111, 112
 
