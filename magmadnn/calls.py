@@ -79,11 +79,14 @@ def _kinds_checked(function: F, name: str, kinds: Sequence[str]) -> F:
     checked = {key: text for key, text in annotations.items() if text in kinds}
     if not checked:
         return function
+    usual = {key: _USUAL[text] for key, text in checked.items()}
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
         for key, value in (*zip(order, args, strict=False), *named.items()):
-            if key in checked and not _fits(checked[key], value):
+            if key not in usual or type(value) is usual[key]:
+                continue
+            if not _fits(checked[key], value):
                 way_out = ""
                 if isinstance(value, str) and checked[key] == "int" and "activation" in order:
                     way_out = f"; an activation is named: {name}({order[1]}, activation={value!r})"
@@ -95,6 +98,7 @@ def _kinds_checked(function: F, name: str, kinds: Sequence[str]) -> F:
     return call  # type: ignore[return-value]  # of the same signature
 
 
+_USUAL = {"bool": bool, "int": int, "float": float, "str | None": str}
 _KINDS = {
     "bool": "True or False",
     "int": "an integer",

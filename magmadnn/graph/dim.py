@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Union
 
 from magmadnn.errors import GraphError, ShapeError
@@ -54,10 +55,11 @@ class Dim:
         kept = ((m, int(c)) for m, c in terms.items() if c)
         self._terms = tuple(sorted(kept, key=lambda term: (_in_order(term[0]), term[1])))
 
-    @classmethod
-    def symbol(cls, name: str) -> Dim:
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def symbol(name: str) -> Dim:
         """The dimension that is called `name`."""
-        return cls({(name,): 1})
+        return Dim({(name,): 1})
 
     @property
     def terms(self) -> Mapping[Monomial, int]:

@@ -162,10 +162,9 @@ Op.in_graphs = Node
 
 def record(op: Op, inputs: Sequence[Node], attributes: Mapping[str, Any]) -> Node:
     """Check, infer, and make the node; nothing is computed."""
-    specs = [n.spec for n in inputs]
-    settled = op.settle(specs, attributes)
+    settled, spec = op.inferred([n.spec for n in inputs], attributes)
     kept = MappingProxyType(dict(settled)) if settled else _NO_ATTRIBUTES
-    return Node(op, tuple(inputs), op.infer(specs, settled), kept)
+    return Node(op, tuple(inputs), spec, kept)
 
 
 def as_nodes(words: OpWords, operands: Sequence[Any]) -> list[Node]:
@@ -286,14 +285,12 @@ def check_fits(target: Node, value: Node, words: str = "expected") -> None:
         )
 
 
-@contextmanager
-def scope(entry: object) -> Iterator[None]:
+def scope(entry: object) -> scoped:
     """Nodes made inside belong to `entry`, a name or a layer, which errors and profiles then tell.
 
     `str(entry)` is asked for when text is made, so a layer may get its final name after its nodes.
     """
-    with scoped((*_path.get(), entry)):
-        yield
+    return scoped((*_path.get(), entry))
 
 
 def scopes() -> tuple[object, ...]:
@@ -331,7 +328,8 @@ def with_name(value: Any, name: str) -> Any:
 
 def with_origin(node: Node, origin: object) -> Node:
     """A copy of `node` that knows which call made it."""
-    return replace(node, origin=origin)
+    of = (node.spec, node.attributes, node.name, node.value, node.path)
+    return Node(node.op, node.inputs, *of, origin)
 
 
 Children = Callable[[Node], tuple[Node, ...]]
@@ -448,7 +446,7 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
         return node.inputs[:1] if node.op is UPDATE and not training else node.inputs
 
     order = topological(outputs, children)
-    if not any(map(_differs_by_phase, order)):
+    if not any(map(differs_by_phase, order)):
         return list(outputs), []
     new: dict[Node, Node] = {}
     updates: dict[Node, Node] = {}
@@ -463,7 +461,7 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
     return [new[node] for node in outputs], list(updates.items())
 
 
-def _differs_by_phase(node: Node) -> bool:
+def differs_by_phase(node: Node) -> bool:
     """Whether a node is for one phase, or has a graph inside it."""
     op = node.op
     return op.kind is OpKind.LOOP if isinstance(op, Op) else op is PHASE or op is UPDATE

@@ -205,8 +205,8 @@ class Op:
     on_gpu: bool = False
     notes: str = ""
     in_graphs: ClassVar[Any] = None  # `Node`, which gives itself
-    # settled attributes and dtype of the result, by shapes and dtypes of operands
-    _known: dict[tuple[Any, ...], tuple[Attributes, np.dtype[Any]]] = field(
+    # settled attributes and Spec of the result, by shapes and dtypes of operands
+    _known: dict[tuple[Any, ...], tuple[Attributes, Spec]] = field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -316,26 +316,37 @@ class Op:
         shape = self.shapes(self.words, specs, attributes)
         return Spec(shape, self.dtypes(self.words, [s.dtype for s in specs], attributes))
 
-    def compute(self, arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-        """Check and compute with NumPy; operands like some that were checked before are not checked again."""
-        looks: tuple[Any, ...] = tuple((a.shape, a.dtype) for a in arrays)
+    def inferred(
+        self, operands: Sequence[Spec | Array], attributes: Mapping[str, Any]
+    ) -> tuple[Attributes, Spec]:
+        """Settled attributes, shape and dtype of the result; those of operands that came before are kept.
+
+        Raises:
+            ArgumentError, ShapeError, DTypeError: as `settle` and `infer`.
+        """
+        looks: tuple[Any, ...] = tuple([(a.shape, a.dtype) for a in operands])
         if attributes:  # those that are equal, as 1 and True, may not mean the same
             kinds = tuple((name, type(value), value) for name, value in attributes.items())
             looks += kinds if all(kind in _PLAIN for _, kind, _ in kinds) else (None,)
         known = None if looks[-1] is None else self._known.get(looks)
         if known is None:
-            specs = [Spec(a.shape, a.dtype) for a in arrays]
+            specs = [Spec(a.shape, a.dtype) for a in operands]
             settled = self.settle(specs, attributes)
-            known = settled, self.infer(specs, settled).dtype
+            known = settled, self.infer(specs, settled)
             if looks[-1] is not None:
                 if len(self._known) >= _REMEMBERED:
                     self._known.clear()
                 self._known[looks] = known
+        return known
+
+    def compute(self, arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        """Check and compute with NumPy; operands like some that were checked before are not checked again."""
+        settled, spec = self.inferred(arrays, attributes)
         if self.at_once is not None:
-            found = self.at_once(*arrays, **known[0])
+            found = self.at_once(*arrays, **settled)
             if found is not None:
                 return found
-        return self.forward(arrays, *known)
+        return self.forward(arrays, settled, spec.dtype)
 
     def forward(self, arrays: Sequence[Array], settled: Attributes, dtype: np.dtype[Any]) -> Array:
         """The NumPy forward; special values come out as values, not as warnings."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from magmadnn.backends.cpu.forks import cached_property
 
 from .dim import Dim, dims_of
-from .node import PLACEHOLDER, VARIABLE, Node, Updated, resolve_phase, topological
+from .node import PLACEHOLDER, VARIABLE, Node, Updated, differs_by_phase, resolve_phase, topological
 from .text import describe
 
 
@@ -34,6 +34,11 @@ class Program:
         Updates of the graph itself (running statistics) come after `updates`.
         """
         roots = [*outputs, *(value for _, value in updates)]
+        order = topological(roots)
+        if not any(map(differs_by_phase, order)):
+            whole = cls(tuple(outputs), tuple(updates))
+            whole.__dict__["_nodes"] = order
+            return whole
         resolved, found = resolve_phase(roots, training)
         targets = [target for target, _ in updates]
         given = list(zip(targets, resolved[len(outputs) :], strict=True))

@@ -127,7 +127,7 @@ class Layer(ExplainsAttributes):
 
     name: str | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
-    _own: list[Parameter] = field(default_factory=list, init=False)
+    _own: list[Parameter] = field(default_factory=lambda: _Own(), init=False)
     _parent: Layer | None = field(default=None, init=False)
     _given: str | None = field(default=None, init=False)  # by a Model, to a layer without a name
     _built: bool = field(default=False, init=False)
@@ -179,19 +179,9 @@ class Layer(ExplainsAttributes):
         """
         sizes = tuple(shape)
         init = by_name(init) if isinstance(init, str) else init
-        for what, rule, example in (
-            ("init", init, "md.init.normal()"),
-            ("regularizer", regularizer, "md.layers.L2(1e-4)"),
-        ):
-            if isinstance(rule, type):
-                raise ArgumentError(
-                    f"{self}: {what} of {name} is the class {rule.__name__}, expected an instance: write "
-                    f"{rule.__name__}(...), such as {example}"
-                )
-            if not callable(rule) and rule is not None:
-                raise ArgumentError(
-                    f"{self}: {what} of {name} must be a function such as {example}, got {rule!r}"
-                )
+        self._check_rule(f"init of {name}", init, "md.init.normal()")
+        if regularizer is not None:
+            self._check_rule(f"regularizer of {name}", regularizer, "md.layers.L2(1e-4)")
         if any(isinstance(size, Dim) for size in sizes):
             raise ShapeError(
                 f"{self}: parameter {name} needs known sizes, got {shape_text(sizes)}; "
@@ -201,6 +191,18 @@ class Layer(ExplainsAttributes):
         made = Parameter(self, name, storage, regularizer, trained)
         self._own.append(made)
         return made
+
+    def _check_rule(self, what: str, rule: Any, example: str) -> None:
+        """Whether an initialiser or a regulariser is a function."""
+        if isinstance(rule, type):
+            raise ArgumentError(
+                f"{self}: {what} is the class {rule.__name__}, expected an instance: write "
+                f"{rule.__name__}(...), such as {example}"
+            )
+        if not callable(rule) and rule is not None:
+            raise ArgumentError(
+                f"{self}: {what} must be a function such as {example}, got {rule!r}"
+            )
 
     def state(
         self, name: str, shape: Any, init: Initializer | str, dtype: Any = "float32"
@@ -300,9 +302,13 @@ class Layer(ExplainsAttributes):
     def layers(self) -> list[Layer]:
         """The layers that this one is made of: those in its settings, then those that build made."""
         own, names = vars(self), self._names()
-        held = [name for name, value in own.items() if isinstance(value, _HOLDERS)]
-        if _OF_EACH.issuperset(held) and own.keys() >= names.keys():
-            return []  # as of most: to go through all that they hold takes longer than to see this
+        if own.keys() >= names.keys():  # as of most: to go through all that they hold takes longer
+            if _EMPTY.issuperset(map(type, own.values())):
+                return []
+            held = [name for name, value in own.items() if isinstance(value, _HOLDERS)]
+            if _OF_EACH.issuperset(held):
+                _note_empty(map(type, own.values()))
+                return []
         values = [own[n] if n in own else getattr(self, n) for n in names]
         values += [v for n, v in own.items() if n not in names and n != "_parent"]
         return list(dict.fromkeys(_layers_in(values)))
@@ -333,6 +339,22 @@ _settings: dict[type[Layer], tuple[Field[Any], ...]] = {}
 _names: dict[type[Layer], dict[str, None]] = {}
 _HOLDERS = (Layer, list, tuple, dict)  # what may hold layers
 _OF_EACH = frozenset({"_own", "_parent"})  # of these, what each layer has and are no parts of it
+
+
+class _Own(list[Parameter]):
+    """Parameters of a layer, a list whose type tells that no layers are in it."""
+
+
+_EMPTY: set[type] = {_Own}  # types of values that hold no layers, as they were met
+_MOST_EMPTY = 256
+
+
+def _note_empty(kinds: Iterable[type]) -> None:
+    """Note types of values of a layer without parts."""
+    if len(_EMPTY) > _MOST_EMPTY:  # a notebook makes the same classes again and again
+        _EMPTY.clear()
+        _EMPTY.add(_Own)
+    _EMPTY.update(kind for kind in kinds if not issubclass(kind, _HOLDERS))
 
 
 def _signature_of(method: Callable[..., Any]) -> Signature:
@@ -405,6 +427,7 @@ def check_closed(layer: Layer, result: Node, inputs: Sequence[Node]) -> None:
         left.extend(node.inputs)
 
 
+@lru_cache(maxsize=1024)
 def snake_case(name: str) -> str:
     """`LayerNorm` as `layer_norm`, `PReLU` as `prelu`, `Conv2D` as `conv2d`."""
     name = re.sub(r"(\d)D", r"\1d", name.replace("ReLU", "Relu"))

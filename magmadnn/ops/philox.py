@@ -25,6 +25,7 @@ _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
 _KEY_STEPS = np.array(
     [[0x9E3779B9], [0xBB67AE85]], np.uint64
 )  # golden ratio and sqrt(3) - 1, as 32-bit fractions
+_FACTORS, _STEPS = _MULTIPLIERS[:, 0].tolist(), _KEY_STEPS[:, 0].tolist()
 _NUMBERS = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None]  # of rounds
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -59,8 +60,7 @@ def philox_4x32(counter: NDArray[np.uint64], key: tuple[Any, Any]) -> NDArray[np
 
 def _words_of(block: int, stream: int, key: tuple[int, int]) -> list[int]:
     """The words of one block, by Python's integers: they take less time than arrays of one element."""
-    mask, (first, second), (step, other) = 0xFFFFFFFF, key, _KEY_STEPS[:, 0].tolist()
-    times, by = _MULTIPLIERS[:, 0].tolist()
+    mask, (first, second), (step, other), (times, by) = 0xFFFFFFFF, key, _STEPS, _FACTORS
     a, b = block & mask, block >> 32 & mask
     c, d = stream & mask, stream >> 32 & mask
     for _ in range(_ROUNDS):
@@ -200,7 +200,12 @@ def _sorted(count: int, seed: int, stream: int) -> NDArray[np.int64]:
 
 def stream_of(name: str, number: int = 0) -> int:
     """A stream for a use called `name`: 32 bits of its hash, above 32 bits of `number` (a step, say)."""
+    return _hash_of(name) << 32 | (number & 0xFFFFFFFF)
+
+
+@lru_cache(maxsize=1024)
+def _hash_of(name: str) -> int:
+    """32 bits of a name's hash."""
     import hashlib  # takes longer to load than the rest of this folder
 
-    digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") << 32 | (number & 0xFFFFFFFF)
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")

@@ -22,7 +22,7 @@ from magmadnn.graph.operators import Operators
 from magmadnn.memory.dtypes import is_floating
 
 from .parts import Transform
-from .records import Range, Record, Setting, range_of
+from .records import Range, Record, Setting, fields_of, range_of
 
 
 class Scalar(Operators):
@@ -71,7 +71,8 @@ class Scalar(Operators):
 
 def distinct(name: str, taken: Iterable[str]) -> str:
     """`name`, or name_2, name_3, ... where it is taken."""
-    names, number, found = set(taken), 2, name
+    number, found = 2, name
+    names = taken if isinstance(taken, dict) else set(taken)
     while found in names:
         found, number = f"{name}_{number}", number + 1
     return found
@@ -94,7 +95,7 @@ def numbers_of(parts: Sequence[Transform]) -> dict[str, tuple[int, Any]]:
     """
     found: dict[str, tuple[int, Any]] = {}
     for number, part in enumerate(parts):
-        for field in fields(part):
+        for field in fields_of(type(part)):
             value = getattr(part, field.name)
             if not isinstance(value, bool) and (isinstance(value, (int, float)) or callable(value)):
                 found[distinct(field.name, found)] = (number, field)

@@ -11,6 +11,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -38,6 +39,11 @@ class Range:
     high: float = math.inf
     above: bool = False
     whole: bool = False
+
+    def has(self, value: float) -> bool:
+        """Whether it is one of these numbers, which need not be whole."""
+        inside = self.low <= value < self.high and value > -math.inf
+        return inside and not self.whole and not (self.above and value == self.low)
 
     def check(self, where: str, name: str, value: Any, source: str = "") -> float:
         """The value as a float (an int where it must be whole).
@@ -79,6 +85,18 @@ def range_of(entry: Field[Any]) -> Range:
     return allowed
 
 
+@lru_cache(maxsize=256)
+def fields_of(cls: type) -> tuple[Field[Any], ...]:
+    """`dataclasses.fields`, which looks for them each time."""
+    return fields(cls)
+
+
+@lru_cache(maxsize=256)
+def _ranged(cls: type) -> tuple[Field[Any], ...]:
+    """The fields that say what they may be."""
+    return tuple(entry for entry in fields(cls) if "range" in entry.metadata)
+
+
 _RECORDS: dict[str, type[Record]] = {}
 
 
@@ -109,10 +127,12 @@ class Record:
             ArgumentError: naming the class, the field, what it must be and what it is.
         """
         where = type(self).__name__
-        for entry in fields(self):
+        for entry in _ranged(type(self)):
             value = getattr(self, entry.name)
-            if "range" not in entry.metadata or (value is None and entry.default is None):
+            if value is None and entry.default is None:
                 continue
+            if type(value) is float and range_of(entry).has(value):
+                continue  # as most are
             if entry.metadata.get("schedule") and callable(value):
                 refuse_class(f"{where}: {entry.name}", value)
                 continue

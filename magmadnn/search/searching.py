@@ -282,18 +282,24 @@ class _Search:
             rest = None if end is None else end - time.monotonic()
             if rest is not None and rest <= 0:
                 return
-            while place.has_room and (jobs := schedule.next_group(self.group)):
-                self._note_points(schedule)
-                place.start(jobs)
+            self._begin(schedule, place)
             if not place.is_busy:
                 _check_any(schedule)
                 return
             arrived = [(job, self.judge.valued(o)) for job, o in place.wait(rest)]
+            if end is None or time.monotonic() < end:
+                self._begin(schedule, place)  # who is free trains while results are written
             if self.folder is not None:
                 self.folder.add_results(arrived)
             for job, outcome in arrived:
                 self._tell(job, outcome)
                 schedule.arrive(job, outcome)
+
+    def _begin(self, schedule: Schedule, place: Place) -> None:
+        """Give those who are free what can be trained now."""
+        while place.has_room and (jobs := schedule.next_group(self.group)):
+            self._note_points(schedule)
+            place.start(jobs)
 
     def _note_points(self, schedule: Schedule) -> None:
         """Points that the log has to hold are there before they are trained."""

@@ -25,6 +25,7 @@ from magmadnn.storage.printing import note
 
 _DIGITS = 16
 _PIECE = 1 << 26
+_plain = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
@@ -67,7 +68,7 @@ class EventLog:
         """
         last, lines = self._last, []
         for record in records:
-            text = json.dumps(record, separators=(",", ":"), allow_nan=False)
+            text = _plain(record)
             last = _hash(last, text.encode())
             lines.append(f"{last} {text}\n")
         if not lines:

@@ -61,7 +61,10 @@ class Operation(Operators):
 
     @classmethod
     def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Operation:
-        return Operation(nodes.record(op, nodes.as_nodes(op.words, operands), attributes))
+        given = [x.node for x in operands if isinstance(x, Operation)]
+        if len(given) != len(operands):
+            given = nodes.as_nodes(op.words, operands)
+        return Operation(nodes.record(op, given, attributes))
 
     @property
     def shape(self) -> Shape:

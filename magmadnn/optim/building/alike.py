@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import overload
 
 from magmadnn.backends.cpu.forks import ProcessLock
@@ -20,6 +20,7 @@ from magmadnn.graph.node import Node, scopes
 from magmadnn.graph.program import LaterProgram, Program
 from magmadnn.optim.inputs import numbers_of
 from magmadnn.optim.parts import Transform
+from magmadnn.optim.records import fields_of
 
 _MOST = 64  # structures that are kept
 _OWN = f"{__name__.split('.', maxsplit=1)[0]}."
@@ -185,7 +186,8 @@ def rule_of(part: Transform) -> Hashable:
         NotComparedError: if something in it has no value that could be compared.
     """
     numbers = {field.name for _, field in numbers_of([part]).values()}
-    more = [(f.name, plain(getattr(part, f.name))) for f in fields(part) if f.name not in numbers]
+    every = fields_of(type(part))
+    more = [(f.name, plain(getattr(part, f.name))) for f in every if f.name not in numbers]
     return type(part), tuple(more), tuple(sorted(numbers))
 
 

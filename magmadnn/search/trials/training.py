@@ -190,7 +190,9 @@ class Task:
             return Outcome(FAILED, reason=begun.failure)
         self._keep(job.trial, begun)
         each = [_metrics(row, begun.seconds, begun.sharing) for row in begun.rows]
-        mean = {name: statistics.fmean(one[name] for one in each) for name in each[0]}
+        mean = each[0]
+        if len(each) > 1:
+            mean = {name: statistics.fmean([one[name] for one in each]) for name in mean}
         return Outcome(
             DONE,
             mean,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -59,6 +60,7 @@ def serve(
     code = 1
     try:
         die_with(parent)
+        gc.freeze()  # to look for garbage among what the parent has made would copy its pages
         for other in others:
             other.close()
         signal.signal(

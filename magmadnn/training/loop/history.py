@@ -131,7 +131,9 @@ def _added(start: Any, terms: Array) -> Any:
 
 def scalars(results: dict[str, Any]) -> dict[str, float]:
     """The results that are single numbers; a confusion matrix has no place in a row."""
-    return {k: float(v) for k, v in results.items() if np.ndim(v) == 0}
+    return {
+        k: float(v) for k, v in results.items() if isinstance(v, (float, int)) or np.ndim(v) == 0
+    }
 
 
 Row = dict[str, float]
@@ -151,6 +153,7 @@ class History(ExplainsAttributes):
     def __init__(self, rows: list[Row] | None = None) -> None:
         self._rows: list[Row] | None = rows or []
         self._later: tuple[int, Callable[[int], Row]] | None = None
+        self._last: Row | None = None  # of those that are made later
         self.stopped: str | None = None
         self.failed = False
 
@@ -170,7 +173,7 @@ class History(ExplainsAttributes):
         return {"rows": self.rows, "stopped": self.stopped, "failed": self.failed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._later = None
+        self._later = self._last = None
         for name, value in state.items():
             setattr(self, name, value)
 
@@ -181,11 +184,12 @@ class History(ExplainsAttributes):
             assert self._later is not None
             count, row = self._later
             self._rows, self._later = [row(number) for number in range(count)], None
+            self._last = None
         return self._rows
 
     @rows.setter
     def rows(self, rows: list[Row]) -> None:
-        self._rows, self._later = rows, None
+        self._rows, self._later, self._last = rows, None, None
 
     @property
     def last(self) -> Row:
@@ -193,7 +197,9 @@ class History(ExplainsAttributes):
         if self._rows is None:
             assert self._later is not None
             count, row = self._later
-            return row(count - 1)
+            if self._last is None:
+                self._last = row(count - 1)
+            return self._last
         return self._rows[-1]
 
     @property

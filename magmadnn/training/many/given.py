@@ -66,12 +66,12 @@ def _check_apart(what: str, models: Sequence[Model]) -> None:
     """Models that share a layer would train the same parameters at the same time."""
     owners: dict[int, int] = {}
     for number, model in enumerate(models):
-        for name, variable in model.named().items():
+        for variable in model.variables():
             owner = owners.setdefault(id(variable.node), number)
             if owner != number:
                 raise ArgumentError(
-                    f"{what}: models[{number}] shares {name} with models[{owner}]; build the layers of each "
-                    "model anew"
+                    f"{what}: models[{number}] shares {variable.name} with models[{owner}]; build the layers "
+                    "of each model anew"
                 )
 
 

@@ -95,6 +95,8 @@ def _kept(model: Model) -> tuple[Key, list[Head]]:
 
 def _copied(given: Any) -> Any:
     """A copy of lists and dicts, which somebody may change; what is in them is itself."""
+    if given is None or isinstance(given, str):
+        return given
     if isinstance(given, Mapping):
         return {name: _copied(value) for name, value in given.items()}
     return list(map(_copied, given)) if isinstance(given, list) else given

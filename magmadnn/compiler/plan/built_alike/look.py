@@ -70,6 +70,7 @@ def structure_of(program: Program, *, names: bool = False) -> Structure:
     numbers: dict[Node, int] = {}
     places: dict[int, int] = {}
     paths: dict[int, tuple[str, ...]] = {}
+    shapes: dict[int, tuple[Hashable, ...]] = {}
 
     def taken(size: Size) -> Hashable:
         if isinstance(size, int) and size >= LEAST:
@@ -79,16 +80,20 @@ def structure_of(program: Program, *, names: bool = False) -> Structure:
     entries = []
     for node in program.nodes():
         numbers[node] = len(numbers)
-        shape = node.shape if node.op is CONSTANT else tuple(map(taken, node.shape))
-        held = node.attributes
+        spec, held = node.spec, node.attributes
+        shape: tuple[Hashable, ...] | None = spec.shape
+        value = None
+        if node.op is CONSTANT:
+            value = look_of_constant(node.value)
+        elif (shape := shapes.get(id(spec.shape))) is None:
+            shape = shapes[id(spec.shape)] = tuple([taken(size) for size in spec.shape])
         attributes: tuple[Hashable, ...] = ()
         if held:
             attributes = tuple(
                 [(k, "shape" if is_shape(v, node) else plain(v)) for k, v in held.items()]
             )
-        value = look_of_constant(node.value) if node.op is CONSTANT else None
         inputs = tuple([numbers[i] for i in node.inputs])
-        entry: tuple[Hashable, ...] = (id(node.op), inputs, shape, node.dtype, attributes, value)
+        entry: tuple[Hashable, ...] = (id(node.op), inputs, shape, spec.dtype, attributes, value)
         if names:
             if id(node.path) not in paths:
                 paths[id(node.path)] = tuple(map(str, node.path))

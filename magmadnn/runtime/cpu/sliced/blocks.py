@@ -47,21 +47,20 @@ class Strips:
         starts = list(accumulate(taken, initial=0))
         self.nbytes = starts.pop()
         self._places = [
-            (slice(start, start + size), dtype, shape)
-            for start, size, (shape, dtype) in zip(starts, sizes, kinds, strict=True)
+            (start, dtype, shape) for start, (shape, dtype) in zip(starts, kinds, strict=True)
         ]
         self._block = scratch(models * self.nbytes).reshape(models, self.nbytes)
         self.addresses: Words = addresses_of(self._block)[:, None] + np.array(starts, np.int64)
         self.arrays: list[Array] = [
-            self._block[:, place].view(dtype).reshape(models, *shape)
-            for place, dtype, shape in self._places
+            self._block[:, start : start + size].view(dtype).reshape(models, *shape)
+            for size, (start, dtype, shape) in zip(sizes, self._places, strict=True)
         ]
 
     def row(self, model: int) -> list[Array]:
         """A copy of the arrays of one model."""
         copy = scratch(self.nbytes, zeros=False)
         copy[:] = self._block[model]
-        return [copy[place].view(dtype).reshape(shape) for place, dtype, shape in self._places]
+        return [np.ndarray(shape, dtype, copy, start) for start, dtype, shape in self._places]
 
 
 def can_be_block(course: Course) -> bool:

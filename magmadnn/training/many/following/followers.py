@@ -103,6 +103,7 @@ class Lead:
     def __init__(self, course: FitCourse, whole: Whole, kind: Kind) -> None:
         self._course, self._whole, self._kind = course, whole, kind
         self._beside: Beside | None = None
+        self._nbytes: int | None = None  # of a model in a block; 0 where there is none
         self._step, self._objective = course.fit.step, course.fit.objective
         row = course.fit.source.sample
         self._sample = Batch(
@@ -132,11 +133,13 @@ class Lead:
         if self._beside is None or self._beside.threads != threads:
             self._beside = Beside(threads, kernel_cache())
         seconds = self._course.seconds_of_batch * sum(self._whole.counts) * self._whole.epochs
-        block = self._block(1)
-        if seconds > _LONGEST or block is None:
+        if self._nbytes is None:
+            block = self._block(1)
+            self._nbytes = 0 if block is None else block.nbytes
+        if seconds > _LONGEST or not self._nbytes:
             return
         rows = _WORD * (self._course.fit.source.rows or 0) * self._whole.epochs
-        held = _BYTES // (block.nbytes + 2 * rows)  # keys, and the order that they give
+        held = _BYTES // (self._nbytes + rows)
         size = max(min(max(int(_AT_ONCE * threads / seconds), threads), held), 1)
         for first in range(0, len(members), size):
             own = members[first : first + size]
@@ -153,7 +156,8 @@ class Lead:
     def _train(self, members: Sequence[Member], models: Sequence[Model], beside: Beside) -> None:
         whole, kinds = self._whole, [kind for m in members if (kind := m.kind) is not None]
         block = self._block(len(models))
-        assert block is not None
+        if block is None:  # the settings of the lead have become schedules
+            return
         self._fill(block, kinds)
         orders = self._orders(models, beside)
         TRAINED_NOW.update(models)
