@@ -104,6 +104,14 @@ HINTS: dict[str, dict[str, str]] = {
     "predict argument": {"steps": "give all rows as one array"},
     "Sequential argument": {"layers": "write parts, or md.Model([...]) for a whole network"},
     # --- attributes of objects ------------------------------------------------------------------
+    "Ensemble": {
+        "fit": "write md.fit_many(ensemble.models, x, y)",
+        "evaluate": "write model.evaluate(x, y) for each of ensemble.models, or compare predict(x) with y",
+        "predict_proba": "write ensemble.predict_probability(x)",
+        "predict_classes": "write ensemble.predict_class(x)",
+        "std": "write ensemble.predict_std(x)",
+        "load": "write md.load(path)",
+    },
     "Model": {
         "compile": "md.Model(layers, loss=..., optimizer=..., metrics=[...]) takes what compile does",
         "build": "a model is built when it is made; md.layers.Input says the sizes",

@@ -7,6 +7,7 @@ import re
 from abc import ABC
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph.own_names import check_name
@@ -47,13 +48,25 @@ class Named(ABC):
         if name not in cls.known:
             raise UnknownNameError.of(cls.kind, name, cls.known)
         found = cls.known[name]
-        if needed := [f.name for f in fields(found) if f.default is f.default_factory is MISSING]:
+        if needed := _needed(found):
             raise ArgumentError(
                 f"{cls.kind} {name}: {', '.join(needed)} must be given; use {found.__name__}(...), "
                 "not the name"
             )
         made: Self = found()
         return made
+
+
+_without_default: WeakKeyDictionary[type[Any], list[str]] = WeakKeyDictionary()
+
+
+def _needed(cls: type[Any]) -> list[str]:
+    """The settings of a class that have no default."""
+    found = _without_default.get(cls)
+    if found is None:
+        found = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]
+        _without_default[cls] = found
+    return found
 
 
 def snake_case(name: str) -> str:

@@ -70,6 +70,11 @@ def _words_of(block: int, stream: int, key: tuple[int, int]) -> list[int]:
     return [a, b, c, d]
 
 
+def first_word(seed: int, stream: int) -> int:
+    """The first of `random_bits`."""
+    return _words_of(0, stream, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))[0]
+
+
 def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
     """`count` words of 32 random bits: elements `start` to `start + count` of the stream.
 

@@ -11,9 +11,9 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
+from weakref import WeakKeyDictionary
 
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph.own_names import check_name
@@ -85,16 +85,25 @@ def range_of(entry: Field[Any]) -> Range:
     return allowed
 
 
-@lru_cache(maxsize=256)
-def fields_of(cls: type) -> tuple[Field[Any], ...]:
+_fields: WeakKeyDictionary[type[Any], tuple[Field[Any], ...]] = WeakKeyDictionary()
+_ranged: WeakKeyDictionary[type[Any], tuple[Field[Any], ...]] = WeakKeyDictionary()
+
+
+def fields_of(cls: type[Any]) -> tuple[Field[Any], ...]:
     """`dataclasses.fields`, which looks for them each time."""
-    return fields(cls)
+    found = _fields.get(cls)
+    if found is None:
+        found = _fields[cls] = fields(cls)
+    return found
 
 
-@lru_cache(maxsize=256)
-def _ranged(cls: type) -> tuple[Field[Any], ...]:
+def _ranged_of(cls: type[Any]) -> tuple[Field[Any], ...]:
     """The fields that say what they may be."""
-    return tuple(entry for entry in fields(cls) if "range" in entry.metadata)
+    found = _ranged.get(cls)
+    if found is None:
+        found = tuple([entry for entry in fields(cls) if "range" in entry.metadata])
+        _ranged[cls] = found
+    return found
 
 
 _RECORDS: dict[str, type[Record]] = {}
@@ -127,7 +136,7 @@ class Record:
             ArgumentError: naming the class, the field, what it must be and what it is.
         """
         where = type(self).__name__
-        for entry in _ranged(type(self)):
+        for entry in _ranged_of(type(self)):
             value = getattr(self, entry.name)
             if value is None and entry.default is None:
                 continue

@@ -133,9 +133,9 @@ def run(
             how far the search is.
 
     Raises:
-        ArgumentError: if an argument or the space cannot be used, `build` ignores a parameter, the first
-            ten trials all fail, or all of fewer fail with one text; or if several ranks of a job run the same
-            script, as each would do the same search.
+        ArgumentError: if an argument or the space cannot be used, `build` ignores a parameter or gives layers
+            that it gave before, the first ten trials all fail, or all of fewer fail with one text; or if
+            several ranks of a job run the same script, as each would do the same search.
         UnknownNameError: if `build` lacks a parameter, or the objective names a metric that there is not.
         CheckpointError: if the study in `out` is damaged.
         FileError: if `out` is in use by another process, holds something else, or cannot be written.
@@ -287,6 +287,9 @@ class _Search:
                 _check_any(schedule)
                 return
             arrived = [(job, self.judge.valued(o)) for job, o in place.wait(rest)]
+            for _, outcome in arrived:
+                if outcome.ends:
+                    raise ArgumentError(f"search: {outcome.reason}")
             if end is None or time.monotonic() < end:
                 self._begin(schedule, place)  # who is free trains while results are written
             if self.folder is not None:

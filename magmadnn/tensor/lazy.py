@@ -50,9 +50,16 @@ class LazyTensor:
         else:
             self._tensor.write(values)
 
-    def let_go(self) -> None:
-        """Forget the values of `hold`, which nobody has used."""
-        self._held = None
+    def kept(self) -> Array | None:
+        """What `hold` would replace, for `put_back`; None where values were not drawn."""
+        return self._held if self._tensor is None else np.array(self._tensor.read())
+
+    def put_back(self, kept: Array | None) -> None:
+        """Undo `hold`, whose values nobody has used."""
+        if self._tensor is None or kept is None:
+            self._held = kept
+        else:
+            self._tensor.write(kept)
 
     @property
     def tensor(self) -> Tensor:

@@ -15,6 +15,7 @@ from magmadnn import layers
 from magmadnn.errors import ArgumentError
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.many.folds import fold_rows
+from tests.mistakes import error_of
 
 DRAW = np.random.default_rng(4)
 X = DRAW.normal(size=(61, 4)).astype(np.float32) * 9 + 3
@@ -164,7 +165,7 @@ def test_refusals(name: str) -> None:
 
 
 def test_one_model_for_all_folds_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"models\[1\] is models\[0\] again"):
+    with pytest.raises(ArgumentError, match="build gives one model twice"):
         md.cross_validate(lambda: SHARED, X, NAMES, folds=3)
 
 
@@ -219,3 +220,25 @@ def test_a_fold_with_all_rows_of_a_class_is_refused_before_training() -> None:
         md.cross_validate(
             lambda seed: network(seed), X, names, folds=3, stratified=False, epochs=10**6
         )
+
+
+ONE = network()
+
+
+@pytest.mark.parametrize(
+    ("build", "y", "text"),
+    [
+        (lambda: None, NAMES, "build must return a Model, got None; is its return missing?"),
+        (lambda: [network()], NAMES, "build must return a Model, got ["),
+        (
+            lambda: ONE,
+            NAMES,
+            "build gives one model twice; let it build a new one",
+        ),
+        (network, None, "y is missing: it takes x and y as arrays or tables"),
+    ],
+)
+def test_what_build_has_to_give(build: Any, y: Any, text: str) -> None:
+    kind, said = error_of(lambda: md.cross_validate(build, X, y, folds=3, verbose=False))
+    assert kind is ArgumentError
+    assert said.startswith(f"cross_validate: {text}")

@@ -13,6 +13,7 @@ import magmadnn as md
 from magmadnn import layers
 from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.storage.checkpoint import State, load_state, parameters_sha256, save_state
+from tests.mistakes import error_of
 
 DRAW = np.random.default_rng(8)
 X = DRAW.normal(size=(41, 5)).astype(np.float32)
@@ -173,3 +174,12 @@ def test_no_probabilities_of_quantities() -> None:
     for method in (together.predict_probability, together.predict_class):
         with pytest.raises(ArgumentError, match="use predict"):
             method(X)
+
+
+def test_attributes_that_an_ensemble_does_not_have() -> None:
+    ensemble = md.Ensemble([md.Model([md.layers.Input(2), md.layers.Dense(2)])])
+    for name, hint in (("fit", "md.fit_many(ensemble.models, x, y)"), ("predicts", "'predict'")):
+        kind, text = error_of(lambda name=name: getattr(ensemble, name))  # type: ignore[misc]
+        assert issubclass(kind, AttributeError)
+        assert text.startswith(f"Ensemble has no attribute '{name}': ")
+        assert hint in text

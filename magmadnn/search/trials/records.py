@@ -69,6 +69,7 @@ class Outcome:
         folds: validation metrics of each fold, where metrics are their means.
         retried: how often it was trained again among fewer trials, since there was no memory for more.
         built: of trial 0 a digest of the network as `build` made it; else empty.
+        ends: whether the search cannot go on, for this reason; such an outcome is not logged.
     """
 
     state: str
@@ -80,6 +81,7 @@ class Outcome:
     folds: tuple[Mapping[str, float], ...] = ()
     retried: int = field(default=0, compare=False)
     built: str = field(default="", compare=False)
+    ends: bool = False
 
 
 @dataclass(frozen=True)

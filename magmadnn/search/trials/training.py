@@ -9,11 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.errors import MagmaDNNError, NumericError
+from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
+from magmadnn.layers.layer import Layer
 from magmadnn.ops import philox
 from magmadnn.runtime.threads import thread_count
 from magmadnn.search.spaces.building import Builder, fit_arguments
@@ -35,6 +37,10 @@ _KEPT_BYTES = 1 << 28  # of parameters; optimisers and compiled steps take some 
 _KEPT = 64  # models of trials that may go on
 _OF_MANY = frozenset({"shuffle", "class_weight", "augment"})
 _LEFT_OUT = ("epoch", "samples_per_second", "learning_rate", "seconds")
+
+
+class SharedModelError(ArgumentError):
+    """`build` gives what it has given before."""
 
 
 @dataclass
@@ -83,10 +89,11 @@ class Task:
     def __post_init__(self) -> None:
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
         self._leads = Leads()
+        self._built = WeakSet[Layer]()  # layers that were trained
 
     def seed_of(self, trial: int) -> int:
         """The seed that `build` gets for a trial, which depends on the search's seed and its number only."""
-        return int(philox.random_bits(self.seed, philox.stream_of("search: seed", trial), 1)[0])
+        return philox.first_word(self.seed, philox.stream_of("search: seed", trial))
 
     @property
     def can_group(self) -> bool:
@@ -128,6 +135,8 @@ class Task:
         except MemoryError as error:
             self._begun.clear()
             return Outcome(NO_MEMORY, reason=_words(error))
+        except SharedModelError as error:
+            return Outcome(FAILED, reason=_words(error), ends=True)
         except MagmaDNNError as error:
             return Outcome(FAILED, reason=_words(error))
         except Exception as error:
@@ -163,9 +172,30 @@ class Task:
             return begun
         seed, count = self.seed_of(job.trial), max(1, len(self.folds))
         models = [self.builder.model(job.point, seed) for _ in range(count)]
+        self._check_new(models)
         if not job.trial:
             note_what_was_learnt("search", models[0], held=bool(self.folds))
         return _Begun(models, built="" if job.trial else _digest(models[0]))
+
+    def _check_new(self, models: Sequence[Model]) -> None:
+        """Look whether what is trained of these models was not trained for an earlier trial.
+
+        Raises:
+            SharedModelError: it was, or may be now.
+        """
+        found = [
+            layer
+            for model in models
+            for layer in model.layers
+            if layer.is_trainable and next(layer.parameters(), None) is not None
+        ]
+        for layer in found:
+            if layer in self._built:
+                raise SharedModelError(
+                    f"build gives the layer {layer.path} of an earlier call again, which was trained for "
+                    "another trial: let it make all layers and the model anew in each call"
+                )
+        self._built.update(found)
 
     def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
         """The outcomes of jobs that are trained in one call; some may not be built."""

@@ -179,7 +179,8 @@ class Asked:
                     key = (*key, self._digest)  # what was prepared is of these very numbers
                 groups.setdefault(key, []).append(member)
         leads = kept_leads()
-        return {k: own for k, own in groups.items() if len(own) > 1 or leads.get(k) is not None}
+        found = {k: _with_one_lead(own, leads.get(k) is not None) for k, own in groups.items()}
+        return {k: own for k, own in found.items() if len(own) > 1 or leads.get(k) is not None}
 
     @cached_property
     def _digest(self) -> bytes:
@@ -204,6 +205,18 @@ class Asked:
             and is_plain(self.x, self.y, *held)
             and agreement().is_alone
         )
+
+
+def _with_one_lead(members: list[Member], has_lead: bool) -> list[Member]:
+    """Those that can follow, behind the lead where there is none yet: one with a step, if one has.
+
+    Others that have steps are trained by these.
+    """
+    made = [m for m in members if m.kind is not None and m.kind.has_step]
+    left = made if has_lead else made[1:]
+    for member in left:
+        member.kind = None
+    return [*made[: len(made) - len(left)], *(m for m in members if m not in made)]
 
 
 class _Data:

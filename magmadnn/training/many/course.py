@@ -86,6 +86,7 @@ class Whole:
         steps: what runs it.
         evaluation: what is evaluated after each epoch; None for nothing.
         epochs: how many.
+        first: the number of the first one; those before it were done by another training.
         sizes: rows of a batch of each leg that trains.
         counts: batches of each of these in an epoch.
         evaluated: likewise of the legs that evaluate.
@@ -95,6 +96,7 @@ class Whole:
     steps: StepCourse
     evaluation: Evaluation | None
     epochs: int
+    first: int
     sizes: Sequence[int]
     counts: Sequence[int]
     evaluated: Sequence[int]
@@ -297,16 +299,21 @@ class FitCourse:
 
     @property
     def whole(self) -> Whole | None:
-        """All epochs, for models that are built alike; None where somebody looks in between."""
+        """All epochs, for models that are built alike; None where somebody looks in between.
+
+        To be asked before the first of them.
+        """
         fit, found = self.fit, self._evaluation
         weighted = self._source.arrays[2] or (found is not None and found.source.arrays[2])
-        if self._device is not None or weighted or fit.epoch or fit.batch:
+        if self._device is not None or weighted or fit.batch:
             return None
-        if self._source.chosen is not None or not 0 < fit.epochs <= self._most_epochs:
+        epochs = fit.epochs - fit.epoch
+        if self._source.chosen is not None or not 0 < epochs <= self._most_epochs:
             return None
         counts = self._there(self._batches)
-        evaluated = self._counts_of_evaluation(_Next(fit.epochs, counts, [], 0))
-        return Whole(self._course, found, fit.epochs, self._sizes, counts, evaluated, self._looked)
+        evaluated = self._counts_of_evaluation(_Next(epochs, counts, [], 0))
+        own = (self._course, found, epochs, fit.epoch)
+        return Whole(*own, self._sizes, counts, evaluated, self._looked)
 
     @property
     def is_shuffled(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.calls import ExplainsAttributes
 from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.errors import ArgumentError, quoted
 from magmadnn.graph.op import Array
@@ -25,7 +26,7 @@ from .given import checked_models
 KIND = "ensemble"
 
 
-class Ensemble:
+class Ensemble(ExplainsAttributes):
     """Models that predict together.
 
     With members k = 1 ... K and their predictions p_k of a row, `predict` gives the mean m = sum_k p_k / K,

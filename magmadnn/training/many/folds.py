@@ -174,7 +174,13 @@ def cross_validate(
     held = [
         rows for repeat in range(repeats) for rows in fold_rows(count, folds, seed, repeat, classes)
     ]
+    if y is None:
+        raise ArgumentError(f"{_WHAT}: y is missing: it takes x and y as arrays or tables")
     models = [_built(build, seed + number) for number in range(len(held))]
+    if len(set(map(id, models))) < len(models):
+        raise ArgumentError(
+            f"{_WHAT}: build gives one model twice; let it build a new one in each call"
+        )
     note_what_was_learnt(_WHAT, models[0])
     every = np.arange(count)
     if models[0].preparation is not None:
@@ -319,9 +325,17 @@ def _check_classes(y: Any, every: Rows, held: list[Rows], folds: int) -> None:
 
 
 def _built(build: Callable[..., Model], seed: int) -> Model:
-    """A new model."""
+    """A new model.
+
+    Raises:
+        ArgumentError: if it is none.
+    """
     try:
         takes_seed = "seed" in signature(build).parameters
     except ValueError:  # of a function that is not Python's
         takes_seed = False
-    return build(seed=seed) if takes_seed else build()
+    model = build(seed=seed) if takes_seed else build()
+    if not isinstance(model, Model):
+        missing = "; is its return missing?" if model is None else ""
+        raise ArgumentError(f"{_WHAT}: build must return a Model, got {quoted(model)}{missing}")
+    return model

@@ -16,6 +16,16 @@ from magmadnn.tensor import Operation, Variable
 Trained = Parameter | Variable
 
 
+def penalties_of(variables: Sequence[Trained]) -> list[Operation]:
+    """The terms that regularisers of those that are trained add to the loss."""
+    held = [p for p in variables if isinstance(p, Parameter) and p.regularizer is not None]
+    return [
+        p.regularizer(p)
+        for p in trained_of(held)
+        if isinstance(p, Parameter) and p.regularizer is not None
+    ]
+
+
 class ModelParts:
     """The part of `Model` that knows its layers and variables.
 
@@ -85,11 +95,7 @@ class ModelParts:
 
     def penalties(self) -> list[Operation]:
         """The terms that regularisers add to the loss."""
-        return [
-            p.regularizer(p)
-            for p in self.parameters()
-            if isinstance(p, Parameter) and p.regularizer is not None
-        ]
+        return penalties_of(self.variables())
 
     def layer(self, name: str) -> Layer:
         """The layer of that name.

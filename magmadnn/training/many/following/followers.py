@@ -1,8 +1,9 @@
-"""Models that are built like one that has been trained follow it: by what was compiled for it, all at once.
+"""Models that are like one that has been trained follow it: by what was compiled for it, all at once.
 
 Nothing is made for such a model but its values: initial ones, settings and orders of rows of many models are
-drawn together, and all epochs of each run on one thread. Where a number is not finite, a model keeps its
-initial values, and is trained by itself, which says what is wrong.
+drawn together, and all epochs of each run on one thread. One that was trained before goes on from its own
+values, and from what its optimiser has left. Where a number is not finite, a model keeps the values that it
+had, and is trained by itself, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -178,19 +179,26 @@ class Lead:
             if node in block.values:
                 _draw(block.values[node], [kind.leaves[place].value for kind in kinds])
         for name, node in self._step.state_variables.items():
-            if node in block.values:
-                block.values[node][:] = self._state[name]
+            if node not in block.values:
+                continue
+            for model, kind in enumerate(kinds):
+                block.values[node][model, ...] = self._state_of(kind)[name]
         inputs = self._step.setting_nodes
         for settings in block.settings[: len(self._whole.counts)]:
             for name, node in inputs.items():
                 settings[node][:] = [[kind.settings[name]] for kind in kinds]
+
+    def _state_of(self, kind: Kind) -> Mapping[str, Array]:
+        """What the optimiser of a model goes on from."""
+        return self._state if kind.state is None else kind.state
 
     def _orders(self, models: Sequence[Model], beside: Beside) -> list[Array]:
         """The rows of each leg in all epochs."""
         whole, source = self._whole, self._course.fit.source
         rows, first, found = source.rows or 0, 0, list[Array]()
         if self._course.is_shuffled:
-            streams = [stream_of("shuffle", epoch) for epoch in range(whole.epochs)]
+            epochs = range(whole.first, whole.first + whole.epochs)
+            streams = [stream_of("shuffle", epoch) for epoch in epochs]
             orders = permutations(rows, [model.seed for model in models], streams, beside)
         else:
             orders = np.tile(np.arange(rows), (len(models), whole.epochs, 1))
@@ -202,36 +210,38 @@ class Lead:
 
     def _give(self, model: Model, kind: Kind, values: Mapping[Node, Array]) -> None:
         """All that a training leaves in a model but its history; none of it where Ctrl-C comes meanwhile."""
-        before = model.preparation
+        before = (model._carried, model.epochs_done, model.preparation, model._origin)
+        kept = [own.value.kept() for own in kind.leaves]
         try:
             for own, node in zip(kind.leaves, self._kind.leaves, strict=True):
                 if node in values:
                     own.value.hold(values[node])
             trained = tuple([variable.node for variable in trained_of(model.variables())])
+            known = self._state_of(kind)
             state = {
-                name: values.get(n, self._state[name])
-                for name, n in self._step.state_variables.items()
+                name: values.get(n, known[name]) for name, n in self._step.state_variables.items()
             }
             model._carried = Carried(trained, state, {}, self._sample)
-            model.epochs_done = self._whole.epochs
-            model.preparation = self._course.fit.model.preparation
+            model.epochs_done = self._whole.first + self._whole.epochs
+            model.preparation, model._origin = self._course.fit.model.preparation, None
         except BaseException:
-            for own in kind.leaves:
-                own.value.let_go()
-            model._carried, model.epochs_done, model.preparation = None, 0, before
+            for own, held in zip(kind.leaves, kept, strict=True):
+                own.value.put_back(held)
+            model._carried, model.epochs_done, model.preparation, model._origin = before
             raise
 
 
 def _draw(goal: Array, storages: Sequence[LazyTensor]) -> None:
-    """The initial values of a variable of some models; those of one initialiser are drawn together."""
+    """The values of a variable of some models; initial ones of one initialiser are drawn together."""
     first = storages[0]
     stream = stream_of(str(first.name))
-    if all(is_alike(one.init, first.init) for one in storages):
+    if all(not one.drawn and is_alike(one.init, first.init) for one in storages):
         seeds = [one.seed for one in storages]
         goal[:] = first.init.each(first.shape, first.dtype, seeds, stream)
         return
     for number, one in enumerate(storages):
-        goal[number, ...] = one.init(one.shape, one.dtype, one.seed, stream)
+        drawn = one.read() if one.drawn else one.init(one.shape, one.dtype, one.seed, stream)
+        goal[number, ...] = drawn
 
 
 class _Rows:
@@ -253,7 +263,7 @@ class _Rows:
         kinds: Sequence[Kind],
         seconds: Sequence[float],
     ) -> None:
-        self._epochs = whole.epochs
+        self._epochs, self._first = whole.epochs, whole.first
         self._rates = [float(kind.settings.get("learning_rate", math.nan)) for kind in kinds]
         self.seconds = [max(own, 1e-9) for own in seconds]
         training, held = len(whole.counts), whole.evaluation
@@ -266,7 +276,7 @@ class _Rows:
     def row(self, model: int, epoch: int) -> Row:
         """That of an epoch of a model, as `Fit.finish_epoch` makes it."""
         number, seconds = model * self._epochs + epoch, self.seconds[model]
-        row = {"epoch": float(epoch + 1), **self._trained.results(number)}
+        row = {"epoch": float(self._first + epoch + 1), **self._trained.results(number)}
         if self._held is not None:
             row |= {f"val_{k}": v for k, v in self._held.results(number).items()}
         return row | {
