@@ -253,7 +253,7 @@ class Layer(ExplainsAttributes):
             raise type(error)(f"{error} (in {self.path})") from error
         finally:
             _current.reset(token)
-        return Operation(with_origin(result, LayerCall(self, tuple(x.node for x in inputs))))
+        return Operation(with_origin(result, LayerCall(self, tuple([x.node for x in inputs]))))
 
     def _check_number(self, inputs: Sequence[Operation]) -> None:
         """Whether `build` and `forward` take so many inputs."""
@@ -463,8 +463,9 @@ def number_layers(layers: list[Layer]) -> None:
             layer._given = f"{base}_{counts[base]}"
             taken[layer._given] = layer
     _check_parts(layers)
+    names = {layer.label for layer in layers}
     for layer in layers:
-        layer._beside |= {other.label for other in layers}
+        layer._beside |= names
         layer.number_parts()
 
 

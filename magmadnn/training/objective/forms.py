@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.plan.built_alike.look import LONGEST, NotComparedError, plain, structure_of
@@ -20,6 +20,7 @@ from magmadnn.graph.node import Node, scopes
 from magmadnn.graph.program import LaterProgram, Program
 from magmadnn.losses.registry import Named
 from magmadnn.optim.building.alike import Like, Look
+from magmadnn.optim.records import fields_of
 
 from .heads import Head
 from .measured import Measured, Unit
@@ -89,7 +90,7 @@ def form_of(
         metrics: of all outputs.
         units: of targets.
     """
-    program = Program((*(head.output.node for head in heads), *penalties))
+    program = Program((*[head.output.node for head in heads], *penalties))
     try:
         structure = structure_of(program, names=True)
         settings = (
@@ -116,7 +117,7 @@ def _settings(record: Named) -> Hashable:
     """
     if not is_dataclass(record):
         raise NotComparedError
-    values = [getattr(record, part.name) for part in fields(record)]
+    values = [getattr(record, part.name) for part in fields_of(type(record))]
     if not type(record).__module__.startswith(_OWN) or any(map(callable, values)):
         raise NotComparedError
     return type(record), tuple(map(plain, values))

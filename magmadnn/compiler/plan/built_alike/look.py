@@ -80,24 +80,24 @@ def structure_of(program: Program, *, names: bool = False) -> Structure:
     entries = []
     for node in program.nodes():
         numbers[node] = len(numbers)
-        spec, held = node.spec, node.attributes
-        shape: tuple[Hashable, ...] | None = spec.shape
-        value = None
-        if node.op is CONSTANT:
-            value = look_of_constant(node.value)
-        elif (shape := shapes.get(id(spec.shape))) is None:
-            shape = shapes[id(spec.shape)] = tuple([taken(size) for size in spec.shape])
+        op, spec, held, value = node.op, node.spec, node.attributes, None
+        own, shape = spec.shape, shapes.get(id(spec.shape))
+        if op is CONSTANT:
+            value, shape = look_of_constant(node.value), own
+        elif shape is None:
+            shape = shapes[id(own)] = tuple([taken(size) for size in own])
         attributes: tuple[Hashable, ...] = ()
         if held:
             attributes = tuple(
                 [(k, "shape" if is_shape(v, node) else plain(v)) for k, v in held.items()]
             )
-        inputs = tuple([numbers[i] for i in node.inputs])
-        entry: tuple[Hashable, ...] = (id(node.op), inputs, shape, spec.dtype, attributes, value)
+        inputs = tuple([numbers[i] for i in node.inputs]) if node.inputs else ()
+        entry: tuple[Hashable, ...] = (id(op), inputs, shape, spec.dtype, attributes, value)
         if names:
-            if id(node.path) not in paths:
-                paths[id(node.path)] = tuple(map(str, node.path))
-            entry = (*entry, str(node.name), paths[id(node.path)])
+            name, path = node.name, paths.get(id(node.path))
+            if path is None:
+                path = paths[id(node.path)] = tuple(map(str, node.path))
+            entry = (*entry, name if type(name) is str else str(name), path)
         entries.append(entry)
     if any(target not in numbers for target, _ in program.updates):
         raise NotComparedError

@@ -181,8 +181,9 @@ class Lead:
         for name, node in self._step.state_variables.items():
             if node not in block.values:
                 continue
-            for model, kind in enumerate(kinds):
-                block.values[node][model, ...] = self._state_of(kind)[name]
+            states = [self._state_of(kind)[name] for kind in kinds]
+            is_new = kinds[0].state is None  # as all of them are, and begin alike
+            block.values[node][:] = states[0] if is_new else states
         inputs = self._step.setting_nodes
         for settings in block.settings[: len(self._whole.counts)]:
             for name, node in inputs.items():
