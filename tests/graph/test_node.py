@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -334,3 +335,26 @@ def test_documentation_of_an_op() -> None:
         "the larger of x and y\n\n"
         "NaN in either operand gives NaN. Where x equals y, each gets half of the gradient."
     )
+
+
+# --- what is known of operands that came before ---------------------------------------------------
+
+
+def test_what_operands_give_is_found_once_for_each_kind_of_them() -> None:
+    asked: list[Any] = []
+
+    def shapes(words: Any, specs: Any, attributes: Any) -> Any:
+        asked.append(attributes["scale"])
+        return specs[0].shape[: int(attributes["scale"])]
+
+    op = replace(record("user_counted"), name="user_cut", shapes=shapes)
+    x = placed("x", 3, 5)
+    for scale in (1, 1, True, 2, 1.0, 1.0, 2, True):
+        op(x, scale)
+    assert [type(scale) for scale in asked] == [int, bool, int, float, float]
+    assert op(placed("y", 3, 5), 1).shape == op(x, 1).shape == (3,)
+    assert op(x, 2).shape == (3, 5)
+    assert len(asked) == 5
+    assert op(placed("y", B, 5), 1).shape == (B,)
+    assert op(placed("y", 3, 5, dtype=F64), 1).dtype == F64
+    assert len(asked) == 7

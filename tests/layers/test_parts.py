@@ -321,3 +321,28 @@ def test_a_number_outside_an_embedding_is_found() -> None:
     y = layers.Embedding(5, 3, name="words")(x)
     with pytest.raises(DataError, match=r"index 5 at \(1,\) is outside 0 to 4 \(in words\)"):
         y.eval({x: [0, 5]})
+
+
+class Pair(Layer):
+    """Has a part that is given later."""
+
+    width: int = 3
+    inner: Any = None
+
+    def forward(self, x: Any) -> Any:
+        return x if self.inner is None else self.inner(x)
+
+
+def test_parts_are_found_whenever_they_come() -> None:
+    plain, later, beside = Pair(), Pair(), Pair()
+    assert [layer.layers for layer in (plain, later, beside)] == [[], [], []]
+    later.inner = layers.Dense(2)
+    beside.more = {"a": [layers.Dense(1)]}
+    assert later.layers == [later.inner]
+    assert beside.layers == [beside.more["a"][0]]
+    plain.more = []
+    assert plain.layers == []
+    plain.more.append(later)
+    assert plain.layers == [later]
+    del plain.more, later.inner
+    assert [plain.layers, later.layers] == [[], []]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 
 from magmadnn.backends.cpu.blas_threads import blas_threads
-from magmadnn.search.study_folder import read_study
+from magmadnn.search.study_folder import StudyFolder, read_study
 from magmadnn.search.workers import pool as pools
+from magmadnn.search.workers.places import Here
 from magmadnn.search.workers.worker import shares
 from tests.search.killed_search import search
 from tests.search.problems import SPACE, S, build, table, untimed
@@ -369,3 +371,35 @@ def test_a_worker_leaves_cores_to_others_in_numpy_too(tmp_path: Path) -> None:
             write(count)
     share = min(shares(2)[0].threads, 4)
     assert told.read_text() == f"{share} {share}"
+
+
+def test_who_is_free_trains_while_results_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    for cls, name in ((Here, "start"), (Here, "wait"), (StudyFolder, "add_results")):
+        own = getattr(cls, name)
+
+        def noted(self: Any, *given: Any, own: Any = own, name: str = name) -> Any:
+            events.append(name)
+            return own(self, *given)
+
+        monkeypatch.setattr(cls, name, noted)
+    S.run(build, {"lr": S.choice([0.1, 0.2])}, X, Y, method="grid", epochs=1, out=tmp_path / "a")
+    assert events == ["start", "wait", "add_results"]  # one group
+    events.clear()
+    ends: Any = {"method": "grid", "epochs": 1, "total_seconds": 1e6}  # each by itself
+    S.run(build, {"lr": S.choice([0.1, 0.2])}, X, Y, out=tmp_path / "b", **ends)
+    assert events == ["start", "wait", "start", "add_results", "wait", "add_results"]
+
+
+def test_workers_leave_the_garbage_of_their_parent_alone(tmp_path: Path) -> None:
+    def made(learning_rate: float) -> Any:
+        (tmp_path / str(os.getpid())).write_text(str(gc.get_freeze_count()))
+        return build(learning_rate)
+
+    S.run(made, {"lr": S.choice([0.1, 0.2])}, X, Y, method="grid", epochs=1, workers=2)
+    counts = {int(path.name): int(path.read_text()) for path in tmp_path.iterdir()}
+    assert counts
+    assert os.getpid() not in counts
+    assert min(counts.values()) > 10_000
