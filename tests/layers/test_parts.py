@@ -333,7 +333,7 @@ class Pair(Layer):
         return x if self.inner is None else self.inner(x)
 
 
-def test_parts_are_found_whenever_they_come() -> None:
+def test_parts_are_found_whenever_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, later, beside = Pair(), Pair(), Pair()
     assert [layer.layers for layer in (plain, later, beside)] == [[], [], []]
     later.inner = layers.Dense(2)
@@ -346,3 +346,9 @@ def test_parts_are_found_whenever_they_come() -> None:
     assert plain.layers == [later]
     del plain.more, later.inner
     assert [plain.layers, later.layers] == [[], []]
+    built = Pair(inner=layers.Dense(2))
+    md.Model([layers.Input(3), built])
+    assert built.inner.layers == []  # which holds the layer that it is a part of
+    assert Pair(inner=built).layers == [built]
+    monkeypatch.setattr(Pair, "inner", built)
+    assert (plain.layers, later.layers) == ([], [built])  # `later` has none of its own any more
