@@ -62,7 +62,7 @@ class Objective:
         if hasattr(found, "item") and getattr(found, "ndim", None) == 0:
             found = found.item()
         if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise NoValueError(f"{self._words} gave {quoted(found)}, expected a number")
+            raise NoValueError(f"{self._words} gave {_shown(found)}, expected a number")
         if not math.isfinite(found):
             raise NoValueError(f"{self._words} is {float(found)}")
         return float(found)
@@ -216,3 +216,11 @@ def _named(name: Any, given: Any) -> Objective:
 def comparable(values: Sequence[float], signs: Sequence[int]) -> tuple[float, ...]:
     """Values such that higher is better."""
     return tuple(sign * value for sign, value in zip(signs, values, strict=True))
+
+
+def _shown(found: object) -> str:
+    """What an objective gave that is no number; of several not each, which differ from trial to trial."""
+    if isinstance(found, (tuple, list, dict, set)):
+        return f"a {type(found).__name__} of {len(found)}"
+    shape = getattr(found, "shape", None)
+    return quoted(found) if shape is None else f"an array of shape {tuple(shape)}"

@@ -167,6 +167,7 @@ def test_several_objectives_have_a_front() -> None:
         (lambda m: "good" if m["loss"] < 0.68 else 1.0, "gave 'good', expected a number"),
         (lambda m: None if m["loss"] < 0.68 else 1.0, "gave None, expected a number"),
         (lambda m: 1 / 0 if m["loss"] < 0.68 else 1.0, "objective: ZeroDivisionError"),
+        (lambda m: [m["loss"]] if m["loss"] < 0.68 else 1.0, "gave a list of 1, expected"),
     ],
 )
 def test_an_objective_without_a_value_fails_the_trial(objective: Any, reason: str) -> None:
@@ -175,6 +176,21 @@ def test_an_objective_without_a_value_fails_the_trial(objective: Any, reason: st
     assert 0 < len(failed) < 12
     assert all(reason in t.reason and t.metrics["loss"] < 0.68 and not t.values for t in failed)
     assert study.best.metrics["loss"] >= 0.68
+
+
+@pytest.mark.parametrize(
+    ("objective", "given"),
+    [
+        (lambda m: (m["loss"], m["accuracy"]), "a tuple of 2"),
+        (lambda m: np.array([m["loss"]]), "an array of shape (1,)"),
+    ],
+)
+def test_an_objective_that_never_gives_a_number_is_one_error(objective: Any, given: str) -> None:
+    kind, text = error_of(lambda: run(trials=3, objective=objective))
+    assert kind is ArgumentError
+    assert (
+        text == f"search: all 3 trials have failed: the objective gave {given}, expected a number"
+    )
 
 
 def test_an_objective_of_a_metric_that_is_not_there_ends_the_search() -> None:
