@@ -16,8 +16,7 @@ from magmadnn.optim.inputs import numbers_in
 from magmadnn.tensor.lazy import LazyTensor
 from magmadnn.training.loop.given import gpu_of
 from magmadnn.training.model.model import Model
-from magmadnn.training.model.parts import penalties_of
-from magmadnn.training.model.plain.architecture import trained_of
+from magmadnn.training.model.parts import penalties_of, trained_of
 from magmadnn.training.objective.forms import form_of
 from magmadnn.training.objective.heads import heads_of
 from magmadnn.training.objective.objective import measured_of
