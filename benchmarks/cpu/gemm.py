@@ -119,7 +119,7 @@ def runs(
         more = {"w": c, "w_row": n}
     block = kernel.block(
         made, row0=0, row1=m, column0=0, column1=n, k=k, a=a, lda=a.shape[1], b=b, ldb=b.shape[1],
-        c=room if shape.update else c, ldc=n, cuts=0, **more,
+        c=room if shape.update else c, ldc=n, **more,
     )  # fmt: skip
     loaded, scratch = kernel.load([made])[0], kernel.scratch(gemm_scratch_bytes(made, host()))
     real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]

@@ -68,6 +68,25 @@ def test_bits_do_not_depend_on_threads(shape: tuple[int, ...]) -> None:
     assert np.all(abs(found[0][0] - wide.sum(0)) <= allowed)
 
 
+@pytest.mark.parametrize("shape", [(20011, 7), (9001, 16), (8209, 32), (9001, 33), (8209, 64)])
+def test_rows_are_added_in_their_order(shape: tuple[int, int]) -> None:
+    """Those of 64 after each other, then these sums, then those of blocks, however many columns there are."""
+    rows, columns = shape
+    x = RNG.standard_normal(shape).astype(np.float32)
+    node, plan = reduced(shape, "sum")
+    each, zero = block_rows(rows, columns), np.zeros(columns, np.float32)
+    total = zero.copy()
+    for first in range(0, rows, each):
+        block = zero.copy()
+        for begin in range(first, min(first + each, rows), 64):
+            some = zero.copy()
+            for row in x[begin : min(begin + 64, first + each)]:
+                some += row
+            block += some
+        total += block
+    assert run(plan, 2, {node: x})[0].tobytes() == total.tobytes()
+
+
 @pytest.mark.parametrize("shape", [(8192, 16), (9001, 37), (20011, 7), (3, 5, 601, 64)])
 def test_variances_of_what_drifts(shape: tuple[int, ...]) -> None:
     """Blocks of rows differ in their means, and the last one in its length: that is most of the variance."""

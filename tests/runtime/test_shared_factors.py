@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.compiler.plan.planning import native_plan
+from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cpu import shared_factors, tasks
+from magmadnn.runtime.cpu import cuts, shared_factors, tasks
+from magmadnn.runtime.cpu.native import Instance
 
 RANDOM = np.random.default_rng(3)
 
@@ -95,3 +98,20 @@ def test_small_products_copy_for_themselves(monkeypatch: pytest.MonkeyPatch) -> 
         program = Executable([(x @ x).node], [], executor="native")
         program.run({x.node: np.ones((size, size), np.float32)})
     assert [shared is not None for shared in made] == [False, True]
+
+
+@pytest.mark.parametrize(("m", "n"), [(61, 40), (300, 17), (40, 161)])
+def test_deep_products_have_one_part_for_each_thread(
+    m: int, n: int, sides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums of their elements are long, so copying a factor takes as long as multiplying by it."""
+    monkeypatch.setattr(cuts, "_DEEP_PRODUCTS", 0)
+    k = 4 * max(m, n) + 11
+    x, g = md.placeholder("x", (k, m), "float32"), md.placeholder("g", (k, n), "float32")
+    program = Executable([(x.T @ g).node], [], executor="native")
+    fed = {p.node: RANDOM.standard_normal(p.shape).astype(np.float32) for p in (x, g)}
+    same_on_any_threads(program, fed)
+    assert not sides
+    plan = native_plan(Program.of([(x.T @ g).node]))
+    (tasks_of_phase,) = Instance(plan, {}, 2, prepared=False).tasks(2).phase(0)
+    assert len(tasks_of_phase) == 2

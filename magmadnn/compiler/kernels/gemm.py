@@ -76,9 +76,8 @@ class Gemm:
     """The kernel C = op(A) op(B), for rows and columns of C.
 
     Slots: `row0, row1, column0, column1`, the part of C to compute; `k`; `a, lda, b, ldb, c, ldc`, the
-    addresses of the whole matrices and the elements from row to row; `cuts`, how the emitter cuts its loops
-    for these sizes, in its own terms, 0 by its own rule; then those of the axes of A, where they are joined,
-    and of the epilogue.
+    addresses of the whole matrices and the elements from row to row; then those of the axes of A, where they
+    are joined, and of the epilogue.
 
     Attributes:
         dtype: float32 or float64, of everything but what loadings say.

@@ -12,6 +12,10 @@ Part = tuple[float, dict[str, int]]  # what it costs, and the slots that differ 
 LEAST_ELEMENTS = 20_000  # of a part at least: see `tasks.py`
 STACK_STEP = 16  # matrices of a stack, at a multiple of which it is cut: a vector takes as many
 _STACK_WORK = 100_000  # multiply-adds of a part of a stack, at least
+_DEEP = (
+    4  # steps of k for each row (or column) that parts share out, from which on a product is deep
+)
+_DEEP_PRODUCTS = 100_000_000  # of a deep product at least
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 
 
@@ -41,6 +45,21 @@ def shrinking_ends(length: int, step: int, threads: int, least: float) -> list[i
             at = length
         ends.append(min(at, length))
     return ends
+
+
+def is_deep(values: Mapping[str, int], by_row: bool) -> bool:
+    """Whether a product sums so many steps of k that reading factors counts beside multiplying.
+
+    Each part reads one factor as a whole, from memory: so there should be few parts, and a copy of that
+    factor for all of them would cost more than it saves. The gradient of 1 x 1 filters is such a product.
+
+    Args:
+        values: the slots of the product.
+        by_row: whether its parts are rows of C, or columns.
+    """
+    rows, columns, k = values["row1"], values["column1"], values["k"]
+    shared_out = rows if by_row else columns
+    return rows * columns * k >= _DEEP_PRODUCTS and k >= _DEEP * shared_out
 
 
 def _stack_ends(count: int, threads: int, work: float) -> list[int]:

@@ -47,6 +47,7 @@ from .cuts import (
     Part,
     even_ends,
     halves,
+    is_deep,
     parts_of_blocks,
     parts_of_stack,
     shrinking_ends,
@@ -388,7 +389,12 @@ class Tasks:
             if not by_row:
                 step, across = across, step
             worth = _LEAST_TILES * step if by_row else step
-        if isinstance(kernel, Gemv | Columns):  # long parts, that the CPU sees coming
+        if isinstance(kernel, Gemm) and is_deep(
+            values, by_row
+        ):  # each part reads a factor from memory
+            across = 0
+            ends = even_ends(length, step, min(self.threads, -(-length // step)))
+        elif isinstance(kernel, Gemv | Columns):  # long parts, that the CPU sees coming
             ends = even_ends(length, step, min(self.threads, int(cost)))
         else:
             ends = shrinking_ends(length, step, self.threads, max(worth, length / cost))

@@ -221,9 +221,9 @@ class MatrixRow:
         """Store a vector from `column` on, past the caches; registers lie at multiples of `align`."""
         self._elements.stream(column, self._matrix.kept(value), align)
 
-    def prefetch(self, column: Value) -> None:
-        """A hint that the element at `column` will be read soon."""
-        self._code.prefetch(self._elements, column, written=False)
+    def prefetch(self, column: Value, first: bool = True) -> None:
+        """A hint that the element at `column` will be read soon, from the first-level cache or the second."""
+        self._code.prefetch(self._elements, column, written=False, first=first)
 
 
 class PaddedRow(MatrixRow):

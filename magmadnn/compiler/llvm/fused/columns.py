@@ -11,7 +11,8 @@ and a pairwise algorithm for computing sample variances", 1979, eq. (2.1)). So t
 Rows are read as they lie in memory, a few at a time, and combined with a piece of numbers that stays in the
 first-level cache. Down a strip of columns, whose numbers fit into registers, each row of a large matrix would
 be another page. What is cut into blocks of rows is large and comes from memory: one row at a time, so that
-addresses follow each other, or, where a block is read twice, with the rows of the next one fetched meanwhile.
+addresses follow each other, unless columns are so few that a row waits for the numbers that the row before
+has stored; or, where a block is read twice, with the rows of the next one fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from magmadnn.compiler.llvm.ir.target import Target
 
 _BLOCK = 64  # rows whose results are combined before they join the total
 _ROWS = 8  # that are combined at a time
+_FEW = 2  # vectors of columns, whose numbers would wait for their own stores if rows came one at a time
 _PIECE = 2048  # columns
 _READ_AGAIN = 256  # columns of a piece, where a block is read twice
 _AHEAD = 4096  # elements from what is worked on to what is fetched, about
@@ -162,11 +164,9 @@ class _Writer:
     ) -> None:
         """Join the rows of a block, some at a time and then one by one, to its numbers."""
         code = self.code
-        if self.kernel.blocked and not self.kernel.sums:
-            with code.loop(first, end) as row:
-                self._combine(reduce, row, 1, column, count)
-            return
         whole = end - (end - first) % _ROWS
+        if self.kernel.blocked and not self.kernel.sums:
+            whole = code.select(count <= _FEW * self.lanes, whole, first)
         with code.loop(first, whole, _ROWS) as row:
             self._combine(reduce, row, _ROWS, column, count)
         with code.loop(whole, end) as row:
@@ -206,7 +206,7 @@ class _Writer:
     def _fetch(self, row: Value, column: Value) -> None:
         """What lies some rows further on is read soon."""
         for matrix in self.streams:
-            matrix.at_row(row + self.ahead).prefetch(column)
+            matrix.at_row(row + self.ahead).prefetch(column, first=False)
 
     def _each_vector(self, count: Value, join: Callable[[Value, Value | None], None]) -> None:
         """Something for each vector of a piece's columns; the last may need a mask."""

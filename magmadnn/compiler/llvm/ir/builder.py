@@ -149,9 +149,16 @@ class Code(Threads):
         slot.type = POINTER  # llvmlite gives what it allocates a typed pointer still
         return Array(self, slot, item)
 
-    def prefetch(self, array: Array, index: Number, written: bool = True) -> None:
-        """A hint that the cache line of `array[index]` will be written, or else read, soon."""
-        hints = [ir.Constant(I32, number) for number in (int(written), 3, 1)]  # use, keep, data
+    def prefetch(
+        self, array: Array, index: Number, written: bool = True, first: bool = True
+    ) -> None:
+        """A hint that the cache line of `array[index]` will be written, or else read, soon.
+
+        It is fetched into the first-level cache, or only into the second-level one: a core waits for few
+        lines of the first one at a time, so of what comes from memory far more is under way to the second.
+        """
+        keep = 3 if first else 2
+        hints = [ir.Constant(I32, number) for number in (int(written), keep, 1)]  # use, keep, data
         self.intrinsic("llvm.prefetch.p0", VOID, [array.address(index), *hints])
 
     def variable(self, start: Value) -> Variable:
