@@ -15,6 +15,8 @@ from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.op import REGISTRY
 from magmadnn.graph.program import Program
+from magmadnn.ops.images import _phases
+from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import thread_count
 
 REFERENCE = REGISTRY["convolution"].reference
@@ -202,3 +204,47 @@ def products(*made: Any) -> int:
             node = work.region.nodes[0]
             total += math.prod(node.shape) * node.inputs[0].shape[-1]
     return total
+
+
+@pytest.mark.parametrize(
+    ("size", "strides", "padding"),
+    [
+        ((7, 7), 2, 3), ((11, 11), 4, 2), ((1, 1), 2, 0), ((4, 3), (2, 1), 1),
+        ((2, 5), (3, 2), ((2, 0), (0, 4))),
+    ],
+)  # fmt: skip
+def test_phases_as_one_product_have_the_bits_of_each(
+    size: Any, strides: Any, padding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros among the products of an element change nothing; places that no tap meets are zero."""
+    rng, found = np.random.default_rng(6), []
+    x = md.variable("x", np.zeros((2, 13, 12, 3), np.float32))
+    w = md.variable("w", rng.standard_normal((*size, 3, 5)).astype(np.float32))
+    y = ops.convolution(x, w, strides=strides, padding=padding)
+    given = rng.standard_normal(y.shape).astype(np.float32)
+    for joint in (False, True):
+        monkeypatch.setattr(_phases, "pay_together", lambda *_, joint=joint, **__: joint)
+        made = md.variable(f"made_{joint}", np.ones(x.shape, np.float32))
+        gradient = md.grad(y, [x], given)[0]
+        program = Executable([], [(made.node, gradient.node)], executor="native")
+        program.run({})
+        found.append(made.value.read())
+        assert ("_interleave" in program.text({})) != joint
+    np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "strides", "joint"),
+    [
+        (7, 3, 2, True), (11, 3, 4, True), (3, 3, 2, True),
+        (3, 16, 2, False), (7, 16, 2, False), (1, 3, 2, False), (3, 64, 2, False),
+    ],
+)  # fmt: skip
+def test_phases_are_one_product_where_images_have_few_channels(
+    size: int, channels: int, strides: int, joint: bool
+) -> None:
+    settled = {"strides": (strides,) * 2, "dilation": (1, 1), "groups": 1}
+    parts = list(_phases.phases_of((size, size), (48, 48), padding=((1, 1),) * 2, **settled))
+    assert _phases.pay_together(parts, (size, size), channels, **settled) == joint
+    for other in ({"groups": 3}, {"dilation": (2, 1)}):
+        assert not _phases.pay_together(parts, (size, size), channels, **settled | other)

@@ -8,18 +8,35 @@ the places `x = r + stride * q` (phase r) only some taps meet windows: every `st
     p = q + (r + before - t0 * dilation) / stride - m * dilation / common,
 
 as in a convolution with stride 1 whose padding before is the second term.
+
+Where images have few channels, as in a network's first layer, these fill a small part of a vector. There the
+phases are the columns of one product (`together`): with the dilation 1, of all of them only windows
+`lo <= p - q <= hi` meet taps, and with j counted from lo the tap is
+
+    t = r + before - (lo + j) * stride,
+
+which is one of w or, for some phases and j, beyond its ends: zero. So each element is the same chain of sums
+as in its own phase, with products by zeros among it; what is not finite spreads to the other phases.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .windows import Counts, Pairs, windows_along
+from magmadnn.graph.dim import Shape
+from magmadnn.ops.movement import reshape, transpose
+from magmadnn.ops.slicing import flip, pad, slice_
+
+from . import _products
+from .windows import Counts, Pairs, padded, windows_along
+
+_LANES = 16  # of a vector, whatever the processor has: elements that a product computes at once
+_GAIN = 0.75  # of the steps of all phases' products that those of one may have
 
 
 @dataclass(frozen=True)
@@ -93,3 +110,89 @@ def _along(
     first = (r + before - taps[0] * dilation) // stride
     after = count - places - first + (len(taps) - 1) * apart
     return _Axis(("slice", taps[0], taps[-1] + 1, step), places, (first, after), apart)
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """All phases along one axis, as one convolution.
+
+    Attributes:
+        windows: that meet taps of one phase or another: hi - lo + 1.
+        padding: of the outputs' gradient; a negative number leaves windows out.
+        taps: zeros before and after those of the filters, which make `stride` times `windows` of them.
+    """
+
+    windows: int
+    padding: tuple[int, int]
+    taps: tuple[int, int]
+
+
+def _joint(size: int, n: Any, count: Any, stride: int, before: int) -> _Joint:
+    """Of filters and places along an axis, with so many windows and places of padding before."""
+    lo, hi = -((size - 1 - before) // stride), (stride - 1 + before) // stride
+    windows, first = hi - lo + 1, stride * hi - before
+    after = -(-n // stride) + hi - count
+    return _Joint(windows, (-lo, after), (first, stride * windows - first - size))
+
+
+def pay_together(
+    parts: Iterable[Phase], size: Counts, c: int, strides: Counts, dilation: Counts, groups: int
+) -> bool:
+    """Whether one product for all phases is shorter, as its vectors are fuller: by sizes only.
+
+    Args:
+        parts: the phases.
+        size: of the filters.
+        c: channels of the inputs.
+        strides: of the convolution.
+        dilation: of it.
+        groups: of it.
+    """
+    if groups > 1 or max(dilation) > 1:
+        return False
+    apart = sum(math.prod(len(range(*t[1:])) for t in part.taps[: len(size)]) for part in parts)
+    joint = math.prod(-(-(k + s - 1) // s) for k, s in zip(size, strides, strict=True))
+    phases = math.prod(strides)
+    return joint * -(-c * phases // _LANES) <= _GAIN * apart * -(-c // _LANES)
+
+
+def together(g: Any, w: Any, places: Shape, strides: Counts, padding: Pairs) -> Any:
+    """The gradient [n, *places, c] of the inputs by one product; the dilation is 1.
+
+    Args:
+        g: the gradient of the outputs.
+        w: the filters [*size, c, o].
+        places: of the inputs.
+        strides: of the convolution.
+        padding: of it.
+    """
+    size, (c, o) = w.shape[:-2], w.shape[-2:]
+    axes = len(size)
+    sizes = zip(size, places, g.shape[1:-1], strides, padding, strict=True)
+    along = [_joint(k, n, count, s, before) for k, n, count, s, (before, _) in sizes]
+    whole = ("slice", None, None, 1)
+    kept = [
+        ("slice", max(-a.padding[0], 0), n + min(a.padding[1], 0), 1)
+        for a, n in zip(along, g.shape[1:-1], strict=True)
+    ]
+    g = slice_(g, index=(whole, *kept, whole))
+    g = padded(g, tuple((max(a.padding[0], 0), max(a.padding[1], 0)) for a in along))
+    w = pad(w, widths=(*(a.taps for a in along), (0, 0), (0, 0)))
+    cut = [n for a, s in zip(along, strides, strict=True) for n in (a.windows, s)]
+    w = reshape(w, (*cut, c, o))
+    for axis in range(axes):
+        w = flip(w, 2 * axis)
+    windows, phases = range(0, 2 * axes, 2), range(1, 2 * axes, 2)
+    w = transpose(w, (*windows, 2 * axes + 1, *phases, 2 * axes))
+    w = reshape(w, (*(a.windows for a in along), o, math.prod(strides) * c))
+    once = (1,) * axes
+    made = _products.convolution(g, w, 1, strides=once, padding=((0, 0),) * axes, dilation=once)
+    quotients = made.shape[1:-1]
+    made = reshape(made, (made.shape[0], *quotients, *strides, c))
+    order = [axis for k in range(1, axes + 1) for axis in (k, axes + k)]
+    made = transpose(made, (0, *order, 2 * axes + 1))
+    wide = tuple(q * s for q, s in zip(quotients, strides, strict=True))
+    made = reshape(made, (made.shape[0], *wide, c))
+    if wide == tuple(places):
+        return made
+    return slice_(made, index=(whole, *(("slice", 0, n, 1) for n in places), whole))

@@ -163,12 +163,16 @@ def _reference(x: Array, w: Array, **attributes: Any) -> Array:
 
 
 def _inputs_nodes(g: Any, w: Any, algorithm: str, **settled: Any) -> Any:
-    """One convolution without strides, or one for each phase of the inputs."""
+    """One convolution without strides; or of each phase of the inputs, or of all phases at once."""
     known = all(isinstance(n, int) for n in settled["places"])
     strided = known and max(settled["strides"]) > 1
     parts = {p.phase: p for p in _phases.phases_of(w.shape[:-2], **settled)} if strided else {}
     if not parts:
         return _turned_convolution(g, w, algorithm, **settled)
+    geometry = {name: settled[name] for name in ("places", "strides")}
+    way = {name: settled[name] for name in ("strides", "dilation", "groups")}
+    if _phases.pay_together(parts.values(), w.shape[:-2], w.shape[-2], **way):
+        return _phases.together(g, w, **geometry, padding=settled["padding"])
     made = [
         _turned_convolution(
             g,
@@ -182,7 +186,6 @@ def _inputs_nodes(g: Any, w: Any, algorithm: str, **settled: Any) -> Any:
         )
         for part in parts.values()
     ]
-    geometry = {"places": settled["places"], "strides": settled["strides"]}
     return interleave(made, phases=tuple(parts), **geometry)
 
 
