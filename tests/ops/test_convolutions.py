@@ -15,7 +15,7 @@ from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.op import REGISTRY
 from magmadnn.graph.program import Program
-from magmadnn.ops.images import _phases
+from magmadnn.ops.images import _phases, _products
 from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import thread_count
 
@@ -248,3 +248,34 @@ def test_phases_are_one_product_where_images_have_few_channels(
     assert _phases.pay_together(parts, (size, size), channels, **settled) == joint
     for other in ({"groups": 3}, {"dilation": (2, 1)}):
         assert not _phases.pay_together(parts, (size, size), channels, **settled | other)
+
+
+@pytest.mark.parametrize(
+    ("places", "size", "filters", "block"),
+    [
+        (14, 5, 6, 2), (24, 3, 3, 4), (25, 3, 3, 5), (12, 2, 8, 2),
+        (13, 3, 3, 1), (14, 3, 16, 1), (14, 1, 4, 1),
+    ],
+)  # fmt: skip
+def test_few_filters_stand_side_by_side_with_the_same_bits(
+    places: int, size: int, filters: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbouring windows are columns of one row, where that fills vectors: the sums are the same."""
+    rng, found = np.random.default_rng(7), []
+    x = md.variable("x", rng.standard_normal((2, 9, places + size - 1, 5)).astype(np.float32))
+    w = md.variable("w", rng.standard_normal((4, size, 5, filters)).astype(np.float32))
+    rule = _products.beside
+    plain = {"strides": (2, 1), "dilation": (1, 1)}
+    assert rule(w.shape, places, plain) == block
+    assert rule(w.shape, places, plain | {"strides": (1, 2)}) == 1
+    assert rule(w.shape, places, plain | {"dilation": (1, 2)}) == 1
+    assert rule((1, size, 1, filters), places, plain) == 1  # too few steps
+    for way in (lambda *_: 1, rule):
+        monkeypatch.setattr(_products, "beside", way)
+        y = ops.convolution(x, w, strides=(2, 1))
+        made = md.variable(f"made_{len(found)}", np.ones(y.shape, np.float32))
+        program = Executable([], [(made.node, y.node)], executor="native")
+        program.run({})
+        found.append(made.value.read())
+    assert f"{y.shape[2] // block * 6}, {block * filters}]" in program.text({})
+    np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))

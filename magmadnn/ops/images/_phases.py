@@ -33,10 +33,8 @@ from magmadnn.ops.movement import reshape, transpose
 from magmadnn.ops.slicing import flip, pad, slice_
 
 from . import _products
+from ._products import GAIN, LANES
 from .windows import Counts, Pairs, padded, windows_along
-
-_LANES = 16  # of a vector, whatever the processor has: elements that a product computes at once
-_GAIN = 0.75  # of the steps of all phases' products that those of one may have
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ def pay_together(
     apart = sum(math.prod(len(range(*t[1:])) for t in part.taps[: len(size)]) for part in parts)
     joint = math.prod(-(-(k + s - 1) // s) for k, s in zip(size, strides, strict=True))
     phases = math.prod(strides)
-    return joint * -(-c * phases // _LANES) <= _GAIN * apart * -(-c // _LANES)
+    return joint * -(-c * phases // LANES) <= GAIN * apart * -(-c // LANES)
 
 
 def together(g: Any, w: Any, places: Shape, strides: Counts, padding: Pairs) -> Any:

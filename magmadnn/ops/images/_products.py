@@ -6,6 +6,7 @@ Groups are a stack of such products; with one channel in each (depthwise) they a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,15 @@ from magmadnn.ops.along_axes.reductions import sum
 from magmadnn.ops.arithmetic import add, cast, multiply
 from magmadnn.ops.contraction import matmul
 from magmadnn.ops.movement import reshape, stack, transpose
-from magmadnn.ops.slicing import flip, slice_, unslice
+from magmadnn.ops.slicing import flip, pad, slice_, unslice
 
 from .windows import Counts, Pairs, at_tap, counts_of_windows, padded, reach_of, windows
+
+LANES = 16  # of a vector, whatever the processor has: elements that a product computes at once
+GAIN = 0.75  # of the steps of a product that one whose vectors are fuller may have
+_LEAST_SAVED = (
+    8  # steps: a bias and an activation take as long when they are not part of the product
+)
 
 
 def _rows(
@@ -78,8 +85,47 @@ def convolution(x: Any, w: Any, groups: int, **geometry: Any) -> Any:
             term = multiply(_summed_in(part), _summed_in(each))
             total = term if total is None else add(total, term)
         return cast(total, np.result_type(x.dtype, w.dtype))
+    block = 1 if groups > 1 else beside(w.shape, counts[-1], geometry)
+    if block > 1:
+        w = _shifted(w, block)
+        size, counts = w.shape[:-2], (*counts[:-1], counts[-1] // block)
+        geometry = {**geometry, "strides": (*geometry["strides"][:-1], block)}
     rows = _rows(x, size, counts, **geometry, groups=groups)
     return _outputs(_named(matmul(rows, _columns(w, groups)), groups), shape, groups)
+
+
+def beside(w_shape: Shape, count: Size, geometry: Mapping[str, Any]) -> int:
+    """How many neighbouring outputs, along the last axis, are columns of one row of the product: by sizes.
+
+    Few filters fill a small part of a vector. Of so many windows side by side the union is a row, and shifted
+    filters, with zeros around them, the columns: an element is the same chain of sums, with products by zeros
+    before and behind, and results lie as they would. What is not finite spreads over the outputs of a row.
+
+    Args:
+        w_shape: of the filters, [*size, c, o].
+        count: of windows along the last axis.
+        geometry: of the convolution.
+    """
+    if not isinstance(count, int) or not all(isinstance(n, int) and n > 0 for n in w_shape):
+        return 1
+    if geometry["strides"][-1] > 1 or geometry["dilation"][-1] > 1:
+        return 1
+    *taps, c, filters = (int(n) for n in w_shape)  # type: ignore[arg-type]  # known sizes
+    blocks = (b for b in range(2, LANES // filters + 1) if count % b == 0)
+    block = max(blocks, default=1)
+    steps = math.prod(
+        (*taps, c)
+    )  # of the sum for an element; `fewer`, of those for `block` of them
+    fewer = steps / taps[-1] * (taps[-1] + block - 1) / block
+    return block if fewer <= min(GAIN * steps, steps - _LEAST_SAVED) else 1
+
+
+def _shifted(w: Any, block: int) -> Any:
+    """Filters for `block` windows side by side: [*size, c, o] -> [..., size + block - 1, c, block * o]."""
+    none = ((0, 0),) * (len(w.shape) - 3)
+    parts = [pad(w, widths=(*none, (k, block - 1 - k), (0, 0), (0, 0))) for k in range(block)]
+    made = stack(parts, len(w.shape) - 1)
+    return reshape(made, (*made.shape[:-2], block * w.shape[-1]))
 
 
 def _summed_in(x: Any) -> Any:
