@@ -131,6 +131,24 @@ FAULTS = {
         "length, reverse)",
         "tests/runtime/test_scan.py",
     ),
+    "filters side by side": Fault(
+        "ops/images/_products.py",
+        "(k, block - 1 - k)",
+        "(block - 1 - k, k)",
+        "tests/ops/test_convolutions.py",
+    ),
+    "phases as one product": Fault(
+        "ops/images/_phases.py",
+        "stride * hi - before",
+        "stride * hi - before + 1",
+        "tests/ops/test_convolutions.py",
+    ),
+    "rows of few columns": Fault(
+        f"{CPU}/fused/columns.py",
+        "_FEW * self.lanes, whole, first)",
+        "_FEW * self.lanes, whole - _ROWS, first)",
+        "tests/compiler/test_row_blocks.py",
+    ),
     "deviations of two blocks": Fault(
         f"{CPU}/fused/columns.py",
         "both = joined + number + apart * apart * weight",
