@@ -15,7 +15,7 @@ _STACK_WORK = 100_000  # multiply-adds of a part of a stack, at least
 _DEEP = (
     4  # steps of k for each row (or column) that parts share out, from which on a product is deep
 )
-_DEEP_PRODUCTS = 100_000_000  # of a deep product at least
+_DEEP_PRODUCTS = 4_000_000  # of a deep product at least
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 
 
@@ -51,7 +51,7 @@ def is_deep(values: Mapping[str, int], by_row: bool) -> bool:
     """Whether a product sums so many steps of k that reading factors counts beside multiplying.
 
     Each part reads one factor as a whole, from memory: so there should be few parts, and a copy of that
-    factor for all of them would cost more than it saves. The gradient of 1 x 1 filters is such a product.
+    factor for all of them would cost more than it saves. Gradients of filters are such products.
 
     Args:
         values: the slots of the product.
