@@ -279,3 +279,29 @@ def test_few_filters_stand_side_by_side_with_the_same_bits(
         found.append(made.value.read())
     assert f"{y.shape[2] // block * 6}, {block * filters}]" in program.text({})
     np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(("places", "size", "filters"), [(14, 5, 6), (25, 3, 3), (12, 2, 8)])
+def test_gradients_of_few_filters_side_by_side(
+    places: int, size: int, filters: int, dtype: str
+) -> None:
+    """Sums of small integers are exact; halves, which would be rounded twice, stay one sum."""
+    rng = np.random.default_rng(8)
+    shapes = {
+        "x": (2, 9, places + size - 1, 5),
+        "w": (4, size, 5, filters),
+        "g": (2, 3, places, filters),
+    }
+    data = {name: rng.integers(-2, 3, shape).astype(dtype) for name, shape in shapes.items()}
+    x, w, g = (md.variable(name, data[name]) for name in shapes)
+    gradient = md.grad(ops.convolution(x, w, strides=(2, 1)), [w], g)[0]
+    made = md.variable("made", np.ones(w.shape, dtype))
+    program = Executable([], [(made.node, gradient.node)], executor="native")
+    program.run({})
+    expected = np.zeros(w.shape)
+    for i, j in np.ndindex(4, size):
+        seen = data["x"][:, i : i + 5 : 2, j : j + places].astype(np.float64)
+        expected[i, j] = np.einsum("nyxc,nyxo->co", seen, data["g"].astype(np.float64))
+    np.testing.assert_array_equal(made.value.read(), expected)
+    assert (f", {filters}] direct" in program.text({})) == (dtype == "float16")

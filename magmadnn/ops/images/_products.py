@@ -5,6 +5,7 @@ Groups are a stack of such products; with one channel in each (depthwise) they a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -158,6 +159,12 @@ def filters(x: Any, g: Any, size: Counts, groups: int, **geometry: Any) -> Any:
         ]
         made = cast(stack(sums), np.result_type(x.dtype, g.dtype))
         return reshape(made, (*size, 1, filters))
+    plain = (
+        groups == 1 and x.dtype.itemsize >= 4
+    )  # sums of halves would be rounded before they are added
+    block = beside((*size, x.shape[-1], filters), counts[-1], geometry) if plain else 1
+    if block > 1:
+        return _filters_beside(x, g, size, block, geometry)
     rows = _rows(x, size, counts, **geometry, groups=groups)
     n = product(g.shape[:-1])
     if groups == 1:
@@ -167,6 +174,27 @@ def filters(x: Any, g: Any, size: Counts, groups: int, **geometry: Any) -> Any:
         made = _named(matmul(transpose(rows, (0, 2, 1)), columns), groups)
         made = transpose(made, (1, 0, 2))
     return reshape(made, (*size, x.shape[-1] // groups, filters))
+
+
+def _filters_beside(x: Any, g: Any, size: Counts, block: int, geometry: Mapping[str, Any]) -> Any:
+    """The gradient of few filters: of those shifted for `block` outputs side by side, added up.
+
+    Sums over every `block`-th output, one for each, are added: the order differs from that of one sum.
+    """
+    counts, filters = (*g.shape[1:-2], g.shape[-2] // block), g.shape[-1]
+    wide = (*size[:-1], size[-1] + block - 1)
+    strides = (*geometry["strides"][:-1], block)
+    rows = _rows(x, wide, counts, **{**geometry, "strides": strides}, groups=1)
+    columns = reshape(g, (product((g.shape[0], *counts)), block * filters))
+    made = _named(matmul(transpose(rows, (1, 0)), columns), 1)
+    made = reshape(made, (*wide, x.shape[-1], block, filters))
+    whole = ("slice", None, None, 1)
+    every = (whole,) * (len(size) - 1)
+    parts = (
+        slice_(made, index=(*every, ("slice", k, k + size[-1], 1), whole, ("int", k), whole))
+        for k in range(block)
+    )
+    return functools.reduce(add, parts)
 
 
 def spread_and_turned(
