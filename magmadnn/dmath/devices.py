@@ -7,8 +7,8 @@ from typing import Any
 from magmadnn.backends.cuda import array_library, device_count, device_memory
 from magmadnn.comm import Communicator
 from magmadnn.comm.topology import ring_order
+from magmadnn.dmath.arrays.replaying import Replays
 from magmadnn.dmath.arrays.team import Peers, Team
-from magmadnn.dmath.products.replaying import Replays
 from magmadnn.errors import DeviceError
 
 

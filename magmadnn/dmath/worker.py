@@ -246,7 +246,7 @@ def _pull(worker: Worker, x: Parts) -> tuple[Any, Array]:
 def _forget(worker: Worker) -> tuple[Any, None]:
     worker.arrays.clear()
     worker.team.programs.clear()
-    worker.team.cast_buffers.clear()
+    worker.team.buffers.clear()
     worker.team.narrowed.clear()
     if worker.team.replays is not None:
         worker.team.replays.clear()

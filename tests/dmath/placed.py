@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -17,17 +18,19 @@ import numpy as np
 
 from magmadnn.comm import Communicator
 from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.replaying import Replays
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import within
-from magmadnn.dmath.products.replaying import Replays
 from tests.dmath import shared_memory
 
-_NOW = threading.local()  # what this rank captures: a list of calls, or nothing
+Calls = list[tuple[str, Callable[[], None]]]
+"""What a graph does: "compute", "copy", "wait" for copies, "order" copies after what is computed."""
+_NOW = threading.local()  # what this rank captures: its calls, or nothing
 
 
-def _captured() -> list[Callable[[], None]] | None:
-    found: list[Callable[[], None]] | None = getattr(_NOW, "calls", None)
+def _captured() -> Calls | None:
+    found: Calls | None = getattr(_NOW, "calls", None)
     return found
 
 
@@ -35,6 +38,8 @@ def there(array: np.ndarray) -> Callable[[], np.ndarray]:
     """The array that lies where this one does, without keeping this one."""
     place = array.__array_interface__["data"][0]
     shape, strides, dtype = array.shape, array.strides, array.dtype
+    if not array.size:
+        return lambda: np.empty(shape, dtype).view(Placed)
     size = dtype.itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
 
     def found() -> np.ndarray:
@@ -55,7 +60,7 @@ class Placed(shared_memory.Ndarray):
             return
         into = there(self[key])
         source = there(value) if isinstance(value, np.ndarray) else lambda: value
-        calls.append(lambda: np.copyto(into(), source(), casting="unsafe"))
+        calls.append(("compute", lambda: np.copyto(into(), source(), casting="unsafe")))
 
 
 class _Block:
@@ -92,14 +97,19 @@ class Arena:
 
 
 class CapturedPeers(shared_memory.SharedPeers):
-    """Copies among ranks that see where others' arrays lie, and hold none of them."""
+    """Copies among ranks that see where others' arrays lie, and hold none of them.
+
+    Attributes:
+        problem: why nothing can be captured.
+        late: whether graphs compute as late as they may and copy at once; else it is the other way round.
+    """
 
     nbytes = 0
 
     def __init__(self, comm: Communicator, board: dict[Any, Any], cublas: Any) -> None:
         super().__init__(comm, board)
         self._cublas, self._told = cublas, 0
-        self.problem = ""
+        self.problem, self.late = "", False
 
     def share(self, arrays: Any) -> list[list[np.ndarray]]:
         self._calls += 1
@@ -122,40 +132,69 @@ class CapturedPeers(shared_memory.SharedPeers):
             return
         self._told += 1
         into, lies = there(out), there(source)
-        calls.append(lambda: copy(into(), lies()))
+        calls.append(("copy", lambda: copy(into(), lies())))
+
+    def follow(self) -> None:
+        self._do(super().follow)
 
     def mark(self) -> int:
         return super().mark() if _captured() is None else self._told
 
     def wait(self, mark: int) -> None:
         wait = super().wait
-        self._do(lambda: wait(mark))
+        self._do(lambda: wait(mark), "wait")
 
     def end(self) -> None:
         self._do(super().end)
 
-    def _do(self, call: Callable[[], None]) -> None:
+    def _do(self, call: Callable[[], None], kind: str = "order") -> None:
         calls = _captured()
         if calls is None:
             call()
         else:
-            calls.append(call)
+            calls.append((kind, call))
 
     def capture(self, phase: Callable[[Any], None]) -> Callable[[], None] | None:
         if self.problem:
             raise NotImplementedError(self.problem)
-        calls: list[Callable[[], None]] = []
+        calls: Calls = []
         _NOW.calls, self._told = calls, 0
         try:
-            phase(lambda *words: calls.append(lambda: self._cublas.gemmEx(0, *words)))
+            phase(lambda *words: calls.append(("compute", partial(self._cublas.gemmEx, 0, *words))))
         finally:
             _NOW.calls = None
 
         def launch() -> None:
-            for call in calls:
-                call()
+            waiting: list[Callable[[], None]] = []
+            for kind, call in calls:
+                if not self.late:
+                    call()
+                elif kind in ("compute", "wait"):
+                    waiting.append(call)
+                else:
+                    if kind == "order":
+                        for one in waiting:
+                            one()
+                        waiting.clear()
+                    call()
+                    self._at_once()
+            for one in waiting:
+                one()
 
         return launch
+
+    def _at_once(self) -> None:
+        """Make all copies that were given, before they are waited for."""
+        shared_memory.SharedPeers.wait(self, len(self._copies))
+
+
+def _add(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    calls = _captured()
+    if calls is None:
+        np.add(x, y, out=out)
+        return
+    left, right, into = there(x), there(y), there(out)
+    calls.append(("compute", lambda: np.copyto(into(), left() + right())))
 
 
 def team_of(comm: Communicator, board: dict[Any, Any], replays: Replays | None) -> Team:
@@ -166,7 +205,7 @@ def team_of(comm: Communicator, board: dict[Any, Any], replays: Replays | None) 
         cuda=cuda,
         empty=arena.empty,
         ascontiguousarray=lambda x: np.ascontiguousarray(x).view(Placed),
-        add=np.add,
+        add=_add,
     )
     peers = CapturedPeers(comm, board, cublas)
     return Team(comm, library, peers=peers, replays=replays)

@@ -16,17 +16,17 @@ import magmadnn as md
 from magmadnn.backends.cuda import device_count
 from magmadnn.comm import SimulatedCommunicator, simulate
 from magmadnn.dmath import Blocks, Columns, Layout, Rows, cyclic
-from magmadnn.dmath.arrays import casting
+from magmadnn.dmath.arrays import casting, replaying
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.replaying import Replays
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.arrays.tracing import Trace
 from magmadnn.dmath.layouts.moves import within
 from magmadnn.dmath.layouts.recipes import resolve
-from magmadnn.dmath.products import pipelining, replaying, running
+from magmadnn.dmath.products import pipelining, running
 from magmadnn.dmath.products.arithmetic import arithmetic_of
 from magmadnn.dmath.products.choosing import candidates
-from magmadnn.dmath.products.replaying import Replays
 from magmadnn.dmath.worker import Worker
 from tests.dmath.placed import placed_parts, team_of
 

@@ -16,7 +16,7 @@ from magmadnn import ops
 from magmadnn.comm import Communicator, simulate
 from magmadnn.dmath import Blocks
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.arrays.team import Shared, Team
 from magmadnn.dmath.devices import on_devices
 from magmadnn.dmath.functions import images
 from magmadnn.dmath.functions.images import of_windows
@@ -122,10 +122,10 @@ def test_programs_that_are_not_used_any_more_go(monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_array_equal(found, np.asarray(ops.max_pooling(x, size=size)))
         team = w._engine.worker.team
         assert len(team.programs) == 2
-        team.cast_buffers["a change of layout"] = [], []
+        team.buffers["a change of layout"] = Shared([], [], 0)
         w.close()
         assert not team.programs
-        assert not team.cast_buffers
+        assert not team.buffers
 
 
 def test_from_the_client() -> None:

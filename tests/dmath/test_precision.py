@@ -11,6 +11,7 @@ import pytest
 
 from magmadnn.comm import SimulatedCommunicator, simulate
 from magmadnn.dmath.arrays import pulling
+from magmadnn.dmath.arrays import team as team_module
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import Blocks, Columns, Rows, cyclic, resolve
@@ -354,7 +355,9 @@ def test_where_blocks_lie_is_told_once_and_new_values_are_read() -> None:
     simulate(workers, one)
 
 
-def test_buffers_of_casts_are_kept_for_the_next_change_of_layout() -> None:
+def test_buffers_of_casts_are_kept_for_the_next_change_of_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     n, workers, board = 12, 3, dict[tuple[int, int], Any]()
     rows, columns = resolve(Rows(), (n, n), workers), resolve(Columns(), (n, n), workers)
     x = np.arange(n * n, dtype=np.float32).reshape(n, n)
@@ -370,7 +373,13 @@ def test_buffers_of_casts_are_kept_for_the_next_change_of_layout() -> None:
         assert peers._calls == 1
         check_parts(remap(parts, columns, HALF), x + 3)
         assert peers._calls == 2
-        assert len(team.cast_buffers) == 1
+        check_parts(remap(parts, columns, BF16), x + 3)
+        assert peers._calls == 2 and len(team.buffers) == 2
+        nbytes = 2 * (n // workers) * (n - n // workers)
+        monkeypatch.setattr(team_module, "MOST_BUFFER_BYTES", nbytes)
+        check_parts(remap(parts, rows, HALF), x + 3)
+        check_parts(remap(parts.transposed(), rows, HALF), (x + 3).T)
+        assert peers._calls == 3 and len(team.buffers) == 1
 
     simulate(workers, one)
 

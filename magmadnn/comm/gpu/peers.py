@@ -113,8 +113,12 @@ class PeerCopies:
 
     def begin(self) -> None:
         """Let others read what the current stream has written so far; read what theirs has."""
-        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
+        self.follow()
         self._meet()
+
+    def follow(self) -> None:
+        """Let copies from here on wait for what the current stream has been given."""
+        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
 
     # Copies, products and meetings of a phase may be captured; see `capture`.
 

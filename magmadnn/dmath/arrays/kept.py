@@ -22,12 +22,17 @@ from magmadnn.dmath.layouts.moves import traffic
 
 @dataclass
 class _Entry:
-    """Copies of parts of an array: of `number`, at `version`, as the view `view` shows it."""
+    """Copies of parts of an array: of `number`, at `version`, as the view `view` shows it.
+
+    Attributes:
+        rounded: the dtype that elements were rounded to; the array's where they were not.
+    """
 
     number: int
     version: int
     view: str
     parts: Parts
+    rounded: np.dtype[Any]
 
     @property
     def nbytes(self) -> int:
@@ -58,15 +63,15 @@ class Kept:
         self.budget_bytes = budget_bytes
         self._shrink()
 
-    def better(self, x: Parts) -> list[Layout]:
-        """Layouts of kept copies of an array, as `x` shows it."""
-        return [_as(entry, x).layout for entry in self._alive(x)]
+    def better(self, x: Parts, wire: np.dtype[Any] | None = None) -> list[Layout]:
+        """Layouts of kept copies of an array, as `x` shows it, that serve where `wire` does."""
+        return [_as(entry, x).layout for entry in self._alive(x, wire)]
 
     def fetched(self, x: Parts, layout: Layout, wire: np.dtype[Any] | None, keep: bool) -> Parts:
         """`x` in another layout, from kept copies if less has to be sent from them."""
         cost = int(traffic(x.layout, layout).sum())
         best, least = x, cost
-        for entry in self._alive(x):
+        for entry in self._alive(x, wire):
             copy = _as(entry, x)
             again = int(traffic(copy.layout, layout).sum())
             if again < least:
@@ -80,23 +85,29 @@ class Kept:
             self.saved_bytes += int(saved) * x.dtype.itemsize
         made = remap(best, layout, wire=wire, share=True)
         if keep and cost and best is x:
-            self._add(x, made)
+            self.add(x, made, wire)
         return made
 
-    def keep_passed(self, x: Parts, blocks: dict[int, Array]) -> None:
-        """Keep what came by in a ring: every worker has seen all blocks of `x`."""
+    def keep_passed(
+        self, x: Parts, blocks: dict[int, Array], dtype: np.dtype[Any] | None = None
+    ) -> None:
+        """Keep what came by in a ring, as `dtype`: every worker has seen all blocks of `x`."""
         everyone = x.layout.active
         whole = Layout(x.shape, x.layout.cuts, (everyone,) * len(x.layout.holders), x.team.size)
-        self._add(x, Parts(x.team, whole, x.dtype, blocks))
+        dtype = x.dtype if dtype is None else dtype
+        self.add(x, Parts(x.team, whole, dtype, blocks), dtype)
 
-    def _add(self, x: Parts, made: Parts) -> None:
+    def add(self, x: Parts, made: Parts, wire: np.dtype[Any] | None = None) -> None:
+        """Keep parts of an array, rounded to `wire` if that is not None; blocks of `x` itself as copies."""
         blocks = {
             n: block.copy() if any(block is own for own in x.blocks.values()) else block
             for n, block in made.blocks.items()
         }
         copied = Parts(x.team, made.layout, made.dtype, blocks)
-        entry = _Entry(x.data.number, x.data.version, x.view, copied)
-        self._entries = [e for e in self._entries if e.number != x.data.number or e.view != x.view]
+        rounded = x.dtype if wire is None else wire
+        entry = _Entry(x.data.number, x.data.version, x.view, copied, rounded)
+        same = x.data.number, x.view, rounded
+        self._entries = [e for e in self._entries if (e.number, e.view, e.rounded) != same]
         if entry.nbytes <= self.budget_bytes:
             self._entries.append(entry)
             self._shrink()
@@ -105,12 +116,13 @@ class Kept:
         while self._entries and self.nbytes > self.budget_bytes:
             self._entries.pop(0)
 
-    def _alive(self, x: Parts) -> list[_Entry]:
-        """Entries of this array at its present version; older ones are dropped."""
+    def _alive(self, x: Parts, wire: np.dtype[Any] | None) -> list[_Entry]:
+        """Entries of this array at its present version, rounded to `wire` or not; older ones are dropped."""
         self._entries = [
             e for e in self._entries if e.number != x.data.number or e.version == x.data.version
         ]
-        return [e for e in self._entries if e.number == x.data.number and _fits(e.view, x.view)]
+        mine = [e for e in self._entries if e.number == x.data.number and _fits(e.view, x.view)]
+        return [e for e in mine if e.rounded in (x.dtype, wire)]
 
 
 def _fits(kept: str, asked: str) -> bool:

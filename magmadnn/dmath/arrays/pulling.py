@@ -4,7 +4,7 @@ needs no cast, and on GPUs the multiprocessors stay free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -14,10 +14,11 @@ import numpy as np
 
 from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts, empty
+from magmadnn.dmath.arrays.replaying import run_phase
 from magmadnn.dmath.arrays.team import Array, Peers, Team
 from magmadnn.dmath.arrays.tracing import MESSAGE, span
 from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
-from magmadnn.dmath.layouts.moves import Index, Move, schedules, within
+from magmadnn.dmath.layouts.moves import Index, Move, schedules, traffic, within
 
 _STRIPS = 4  # in which a cast and its copies alternate
 _ALIGNED = 256  # bytes
@@ -59,10 +60,18 @@ def pull(x: Parts, target: Layout, dtype: np.dtype[Any], share: bool = False) ->
     peers = _peers(x)
     blocks = None if share else empty(x.team, target, dtype).blocks
     fetch = Fetch(x, target, blocks)
-    peers.begin()
-    fetch.copy(own=False)
-    fetch.copy_own()
-    peers.end()
+
+    def phase() -> None:
+        peers.begin()
+        fetch.copy(own=False)
+        fetch.copy_own()
+        peers.end()
+
+    def key() -> Hashable:
+        own = tuple(place(block) for block in fetch.blocks.values())
+        return "pull", dtype, x.layout, target, share, own, places_of(x)
+
+    run_phase(x.team, key, phase)
     return Parts(x.team, target, dtype, fetch.blocks)
 
 
@@ -129,16 +138,20 @@ class Arena:
     Args:
         team: this worker.
         nbytes: in all; see `arena_bytes`.
+
+    Attributes:
+        memory: all of it.
+        taken: bytes of it that arrays have been made of, from its beginning.
     """
 
     def __init__(self, team: Team, nbytes: int) -> None:
-        self.memory, self._at = team.xp.empty(nbytes, np.uint8), 0
+        self.memory, self.taken = team.xp.empty(nbytes, np.uint8), 0
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """A new array, whose elements are not set yet."""
         size = prod(shape) * dtype.itemsize
-        made = self.memory[self._at : self._at + size].view(dtype).reshape(shape)
-        self._at += _aligned(size)
+        made = self.memory[self.taken : self.taken + size].view(dtype).reshape(shape)
+        self.taken += aligned(size)
         return made
 
 
@@ -152,10 +165,20 @@ def _arena_bytes(
     source: Layout, target: Layout, rank: int, ring: tuple[int, ...], itemsize: int
 ) -> int:
     first = arrivals(source, target, rank, ring, True).first
-    return sum(_aligned(prod(shape) * itemsize) for _, shape in first.values())
+    return sum(aligned(prod(shape) * itemsize) for _, shape in first.values())
 
 
-def _aligned(size: int) -> int:
+def like(
+    source: Array, shape: Sequence[int], dtype: np.dtype[Any], make: Callable[..., Array]
+) -> Array:
+    """A new array whose elements lie in the order of those of another: copy engines do not transpose."""
+    turned = source.ndim == 2 and source.strides[0] < source.strides[1]
+    made = make(shape[::-1] if turned else shape, dtype)
+    return made.T if turned else made
+
+
+def aligned(size: int) -> int:
+    """Bytes of an arena that an array of so many takes."""
     return -(-size // _ALIGNED) * _ALIGNED
 
 
@@ -194,7 +217,7 @@ class Fetch:
         blocks: dict[int, Array] | None = None,
         arena: Arena | None = None,
     ) -> None:
-        self.layout, self._x, self._peers, self._arena = layout, x, _peers(x), arena
+        self.layout, self._x, self._arena = layout, x, arena
         self._from = shared_blocks(x)
         self._plan = arrivals(x.layout, layout, x.team.rank, x.team.ring, blocks is None)
         self.blocks: dict[int, Array] = {} if blocks is None else blocks
@@ -205,12 +228,13 @@ class Fetch:
                 self.blocks[put] = self._like(move, shape)
 
     def _like(self, move: Move, shape: list[int]) -> Array:
-        """A new block whose elements lie in the order of those that come: copy engines do not transpose."""
-        source = self._from[move.source][move.taken]
-        turned = source.ndim == 2 and source.strides[0] < source.strides[1]
+        """A new block whose elements lie in the order of those that come."""
         make = self._x.team.xp.empty if self._arena is None else self._arena.array
-        made = make(shape[::-1] if turned else shape, self._x.dtype)
-        return made.T if turned else made
+        return like(self._from[move.source][move.taken], shape, self._x.dtype, make)
+
+    def is_own(self, block: int) -> bool:
+        """Whether a block is, or is part of, one of the array's own."""
+        return any(put == block for put, _, _ in self._plan.shared)
 
     def farthest(self, block: int) -> int | None:
         """The greatest distance of a worker that has a part of a block; None if the block is there."""
@@ -236,10 +260,9 @@ class Fetch:
             own: whether what this worker has itself is copied too; else `copy_own` does that.
         """
         team = self._x.team
-        rank, counted = team.rank, team.count
         for put in self._plan.steps if block is None else (block,):
             for move, into, piece, _ in self._plan.steps.get(put, ()):
-                if not own and move.source == rank:
+                if not own and move.source == team.rank:
                     continue
                 if last is not None:
                     box = _clipped(move.box, last)
@@ -248,14 +271,18 @@ class Fetch:
                     into = within(box, self.layout.boxes[put])
                     piece = within(box, self._x.layout.boxes[move.taken])
                 source = self._from[move.source][move.taken][piece]
-                _copied(team, self._peers, self.blocks[put][into], source, move.source)
-                if move.source != rank:
-                    counted.sent_bytes += source.nbytes
-                    counted.messages += 1
+                copied(team, self.blocks[put][into], source, move.source)
 
 
-def _copied(team: Team, peers: Peers, into: Array, piece: Array, source: int) -> None:
-    """Begin to copy; a span of the trace, if there is one."""
+def copied(team: Team, into: Array, piece: Array, source: int) -> None:
+    """Begin to copy what a worker has, counted where that is another one; a span of the trace, if there is
+    one.
+    """
+    peers = team.peers
+    assert peers is not None
+    if source != team.rank:
+        team.count.sent_bytes += piece.nbytes
+        team.count.messages += 1
     if team.trace is None:
         peers.copy(into, piece)
         return
@@ -264,10 +291,22 @@ def _copied(team: Team, peers: Peers, into: Array, piece: Array, source: int) ->
 
 
 def _pull_cast(x: Parts, made: Parts) -> Parts:
-    """To a smaller dtype: what others take is cast strip by strip, and they copy one strip meanwhile."""
+    """To a smaller dtype."""
+    buffers = _cast_buffers(x, made.layout, made.dtype)
+
+    def key() -> Hashable:
+        near = tuple(place(block) for one in (x, made) for block in one.blocks.values())
+        sent = tuple(place(buffer) for one in buffers[1] for buffer in one)
+        return "cast", x.dtype, made.dtype, x.layout, made.layout, near, sent
+
+    run_phase(x.team, key, lambda: _cast_and_pull(x, made, *buffers))
+    return made
+
+
+def _cast_and_pull(x: Parts, made: Parts, mine: list[Array], everyone: list[list[Array]]) -> None:
+    """What others take is cast strip by strip, and they copy one strip meanwhile."""
     team, peers, target = x.team, _peers(x), made.layout
     plans = schedules(x.layout, target)
-    mine, everyone = _cast_buffers(x, target, made.dtype)
     own = [move for to in plans[team.rank].sends for move in to]
     for strip in range(_STRIPS):
         for buffer, move in zip(mine, own, strict=True):
@@ -279,31 +318,26 @@ def _pull_cast(x: Parts, made: Parts) -> Parts:
             into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
             came = everyone[source][number]
             rows = _strip(came, strip)
-            _copied(team, peers, into[rows], came[rows], source)
-            _count(x, came[rows].nbytes)
+            copied(team, into[rows], came[rows], source)
     for move in plans[team.rank].arrivals:
         if move.source == team.rank:
             into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
             own_piece = x.blocks[move.taken][within(move.box, x.layout.boxes[move.taken])]
             cast(team.xp, into, own_piece)
     peers.end()
-    return made
 
 
 def _cast_buffers(
     x: Parts, target: Layout, dtype: np.dtype[Any]
 ) -> tuple[list[Array], list[list[Array]]]:
-    """Where casts for others go, and all workers' such buffers: the last ones are kept for the next call.
+    """Where casts for others go, and all workers' such buffers. Collective."""
+    sends = schedules(x.layout, target)[x.team.rank].sends
+    most = int(traffic(x.layout, target).sum(axis=1).max()) * dtype.itemsize
 
-    Collective. Nobody reads them any more where a phase of copies has ended.
-    """
-    team, key = x.team, (x.layout, target, dtype)
-    if key not in team.cast_buffers:
-        team.cast_buffers.clear()
-        sends = schedules(x.layout, target)[team.rank].sends
-        mine = [team.xp.empty(_shape(move.box), dtype) for to in sends for move in to]
-        team.cast_buffers[key] = mine, _peers(x).share(mine)
-    return team.cast_buffers[key]
+    def make() -> list[Array]:
+        return [x.team.xp.empty(_shape(move.box), dtype) for to in sends for move in to]
+
+    return x.team.shared_buffers(("cast", x.layout, target, dtype), most, make)
 
 
 def _incoming(x: Parts, target: Layout) -> Iterator[tuple[int, Move, int]]:
@@ -328,11 +362,6 @@ def _shape(box: Box) -> list[int]:
 def _clipped(box: Box, last: tuple[int, int]) -> Box:
     low, high = max(box[-1][0], last[0]), min(box[-1][1], last[1])
     return (*box[:-1], (low, max(low, high)))
-
-
-def _count(x: Parts, nbytes: int) -> None:
-    x.team.count.sent_bytes += nbytes
-    x.team.count.messages += 1
 
 
 def _peers(x: Parts) -> Peers:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Array = Any
 _NUMBERS = count()
+MOST_BUFFERS: Final = 4  # for others to read, that are kept,
+MOST_BUFFER_BYTES: Final = 1 << 28  # where more than the newest have room in so many bytes
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
@@ -69,6 +71,10 @@ class Peers(Protocol):
 
     def wait(self, mark: Any) -> None:
         """Go on with the copies of a mark done."""
+        ...
+
+    def follow(self) -> None:
+        """Copies from here on come after what has been computed so far."""
         ...
 
     def end(self) -> None:
@@ -123,6 +129,21 @@ class Count:
 
 
 @dataclass
+class Shared:
+    """Arrays that other workers read.
+
+    Attributes:
+        mine: this worker's.
+        everyone: those of all workers, as arrays here.
+        nbytes: of the worker that has most.
+    """
+
+    mine: list[Array]
+    everyone: list[list[Array]]
+    nbytes: int
+
+
+@dataclass
 class Team:
     """A worker's view of the group that it belongs to.
 
@@ -135,13 +156,13 @@ class Team:
         line: of the user's code that is being carried out.
         groups: communicators of some of the workers.
         peers: copies from the other workers' memory, where this machine's GPUs can read it.
-        cast_buffers: of the last change of layout with a cast; see `magmadnn.dmath.arrays.pulling`.
+        buffers: what `shared_buffers` made last.
         programs: compiled for this worker's GPU; see `magmadnn.dmath.functions.images`.
         watched: counts calls for memory of a GPU while it is entered; entered once at a time.
         order: of all workers around a ring, so that it crosses few far links; empty for that of their
             numbers.
         trace: of what it does, while one is made.
-        replays: graphs of products; see `magmadnn.dmath.products.replaying`.
+        replays: graphs of products; see `magmadnn.dmath.arrays.replaying`.
         gemm: cuBLAS's gemmEx without its handle, while one is captured.
         narrowed: copies of operands in the dtype in which they are multiplied, those of the last products.
     """
@@ -154,7 +175,7 @@ class Team:
     line: str = ""
     groups: dict[tuple[int, ...], Communicator | None] = field(default_factory=dict)
     peers: Peers | None = None
-    cast_buffers: dict[Any, tuple[list[Array], list[list[Array]]]] = field(default_factory=dict)
+    buffers: dict[Any, Shared] = field(default_factory=dict)
     programs: dict[Any, Any] = field(default_factory=dict)
     watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
     order: tuple[int, ...] = ()
@@ -220,10 +241,35 @@ class Team:
                 setattr(total, name, getattr(total, name) + value)
         return total
 
+    def shared_buffers(
+        self, key: Hashable, nbytes: int, make: Callable[[], list[Array]]
+    ) -> tuple[list[Array], list[list[Array]]]:
+        """Arrays for others to read, and those of all workers: the last few are kept for the next calls.
+
+        Collective. Nobody reads them any more where a phase of copies has ended.
+
+        Args:
+            key: what they are for.
+            nbytes: of them on the worker that has most, as all workers know.
+            make: makes this worker's.
+        """
+        assert self.peers is not None
+        found = self.buffers.pop(key, None)
+        if found is None:
+            while self.buffers and (
+                len(self.buffers) >= MOST_BUFFERS
+                or nbytes + sum(one.nbytes for one in self.buffers.values()) > MOST_BUFFER_BYTES
+            ):
+                del self.buffers[next(iter(self.buffers))]
+            mine = make()
+            found = Shared(mine, self.peers.share(mine), nbytes)
+        self.buffers[key] = found
+        return found.mine, found.everyone
+
     @property
     def buffer_bytes(self) -> int:
         """Bytes that this worker keeps beside arrays, so that operations to come find them made."""
-        arrays = [one for mine, _ in self.cast_buffers.values() for one in mine]
+        arrays = [one for shared in self.buffers.values() for one in shared.mine]
         arrays += [block for x in self.narrowed.values() for block in x.blocks.values()]
         beside = 0 if self.peers is None else self.peers.nbytes
         return sum(int(one.nbytes) for one in arrays) + beside

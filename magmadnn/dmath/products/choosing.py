@@ -105,8 +105,9 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
     shift = moves.most * size / rates.bytes_per_second + blocks * rates.seconds_per_message
     members = len(plan.target.active)
     stage = compute / members + rates.seconds_per_step
-    # Messages of a ring go by NCCL, whose kernels take turns with products where copies would go beside them.
-    turn = shift + stage if rates.overlapped else max(shift, stage)
+    turn = max(shift, stage)
+    if rates.overlapped:  # copies take some of the memory's time from products
+        turn += min(shift, stage) * _FIRST_CHUNK
     seconds = first + (members - 1) * turn + stage
     # Each block is passed on, waited for, looked at as bytes, and multiplied by for each block of C.
     calls = members * blocks * (4 + max(len(plan.target.held[w]) for w in range(workers)))

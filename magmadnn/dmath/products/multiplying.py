@@ -14,7 +14,7 @@ from magmadnn.dmath.functions.views import squeezed
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products import running
-from magmadnn.dmath.products.arithmetic import arithmetic_of, travelling_size
+from magmadnn.dmath.products.arithmetic import Arithmetic, arithmetic_of, travelling_size, wire_of
 from magmadnn.dmath.products.choosing import Predicted, ranked
 from magmadnn.dmath.products.rates import Rates
 from magmadnn.errors import ShapeError
@@ -43,13 +43,21 @@ def worth_measuring(a: Parts, b: Parts) -> bool:
 
 
 def chosen(
-    a: Parts, b: Parts, target: Layout | None, rates: Rates | None, fixed: bool, itemsize: int
+    a: Parts,
+    b: Parts,
+    target: Layout | None,
+    rates: Rates | None,
+    fixed: bool,
+    how: Arithmetic,
+    wire: np.dtype[Any] | None = None,
 ) -> Predicted:
     """The plan for two matrices, from where they lie or where kept copies of them lie."""
     kept, best = a.team.kept, None
     lies_a, lies_b = [a.layout], [b.layout]
+    itemsize = travelling_size([a.dtype, b.dtype], how, wire)
     if kept is not None:
-        lies_a, lies_b = lies_a + kept.better(a), lies_b + kept.better(b)
+        lies_a = lies_a + kept.better(a, wire_of(a.dtype, how, wire))
+        lies_b = lies_b + kept.better(b, wire_of(b.dtype, how, wire))
     for at_a in lies_a:
         for at_b in lies_b:
             one = ranked(at_a, at_b, target, itemsize, rates or Rates(), not fixed)[0]
@@ -92,8 +100,7 @@ def matmul(
     else:
         within = target
     how = arithmetic_of(a.dtype, b.dtype, dtype, compute)
-    travels = travelling_size([a.dtype, b.dtype], how, wire)
-    best = chosen(left, right, within, rates, fixed, travels)
+    best = chosen(left, right, within, rates, fixed, how, wire)
     if rates is not None:
         a.team.count.predicted_seconds += best.seconds
     made = running.run(left, right, best.plan, dtype, how, wire, keep, fixed)

@@ -23,7 +23,7 @@ from magmadnn.dmath.arrays.pulling import Arena, Fetch, arena_bytes, arrivals, p
 from magmadnn.dmath.arrays.team import Array, Team, is_half
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
-from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
+from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, wire_of
 from magmadnn.dmath.products.plans import ProductPlan, c_stays
 
 SHORTEST = 512  # piece of the axis of sums that a product of its own pays for
@@ -37,11 +37,21 @@ def can_pipeline(
     a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, wire: np.dtype[Any] | None
 ) -> bool:
     """Whether `pipelined` can compute a product; the same on all workers."""
-    if a.team.peers is None or plan.way != "fetch" or wire not in (None, how.operand):
+    return (
+        plan.way == "fetch"
+        and comes_by_copies(a, b, how, wire)
+        and _brings(a.layout, b.layout, plan)
+    )
+
+
+def comes_by_copies(a: Parts, b: Parts, how: Arithmetic, wire: np.dtype[Any] | None) -> bool:
+    """Whether blocks of operands are copied as they are multiplied, from where operands lie now; the same on
+    all workers.
+    """
+    kept = a.team.kept
+    if a.team.peers is None or wire not in (None, how.operand):
         return False
-    if a.team.kept is not None and (a.team.kept.better(a) or a.team.kept.better(b)):
-        return False
-    if not _brings(a.layout, b.layout, plan):
+    if kept is not None and any(kept.better(x, wire_of(x.dtype, how, wire)) for x in (a, b)):
         return False
     return all(
         x.dtype == how.operand or (is_half(how.operand) and x.dtype.itemsize > 2) for x in (a, b)
@@ -49,7 +59,7 @@ def can_pipeline(
 
 
 def pipelined(
-    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any]
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], keep: bool = False
 ) -> Parts:
     """The terms of C that this worker makes, where `plan.c` says: of the dtype of sums, or of `dtype` where
     the library rounds whole sums itself.
@@ -57,17 +67,18 @@ def pipelined(
     The axis of sums is cut as the operands lie: a worker begins with the terms of what it has, which waits
     for nothing, and nothing of its own is copied. Terms are added in the dtype of sums, so that halves are
     rounded once. Where such pieces are small or many, the operand of which more has to come comes in chunks
-    of columns: B, or A by rows.
+    of columns: B, or A by rows. With `keep` blocks that come serve products to come.
     """
     if (fine := _cut_as_they_lie(a.layout, b.layout, plan)) is not None:
-        return _by_terms(a, b, fine, how)
+        return _by_terms(a, b, fine, how, keep)
     if dtype != how.sums and not plan.whole and not plan.c.partial:
         plan = c_stays(a.shape[1], plan.c, plan.target)
     left, right = (traffic(x.layout, to).sum() for x, to in ((a, plan.a), (b, plan.b)))
     if left <= right:
-        return _by_columns(a, b, plan, how, dtype, False)
-    turned = replace(plan, a=_turned(plan.b), b=_turned(plan.a), c=_turned(plan.c))
-    return _by_columns(b.transposed(), a.transposed(), turned, how, dtype, True).transposed()
+        return _by_columns(a, b, plan, how, dtype, False, keep)
+    turned = replace(plan, a=turn(plan.b), b=turn(plan.a), c=turn(plan.c))
+    made = _by_columns(b.transposed(), a.transposed(), turned, how, dtype, True, keep)
+    return made.transposed()
 
 
 def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
@@ -184,18 +195,17 @@ def _terms_of(a: Layout, b: Layout, plan: ProductPlan, rank: int, ring: tuple[in
     )
 
 
-def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
+def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, keep: bool) -> Parts:
     """Terms of own blocks first, then those of blocks that come, in the order in which they come."""
     team = a.team
     steps = _terms_of(a.layout, b.layout, plan, team.rank, team.ring)
-    left, right = _operands(a, b, how)
     made = {n: team.xp.empty((rows, width), how.sums) for n, rows, width in steps.blocks}
     team.count.planned_bytes += steps.incoming * how.operand.itemsize
 
     def phase(fetches: tuple[Fetch, Fetch]) -> Callable[[], None]:
         return lambda: _multiply_terms(team, steps, fetches, made, how)
 
-    _phase(left, right, plan, ("terms", how), made, phase)
+    _phase((a, b), plan, how, "terms", made, phase, keep)
     return Parts(team, plan.c, how.sums, made)
 
 
@@ -225,45 +235,75 @@ def _multiply_terms(
 
 
 def _phase(
-    a: Parts,
-    b: Parts,
+    operands: tuple[Parts, Parts],
     plan: ProductPlan,
+    how: Arithmetic,
     kind: Hashable,
     made: dict[int, Array],
     phase: Callable[[tuple[Fetch, Fetch]], Callable[[], None]],
+    keep: bool,
 ) -> None:
     """Copies and products between two meetings: launched as a graph where they have been before.
 
     Args:
-        a: the left operand, in the dtype that is multiplied.
-        b: the right one.
+        operands: both.
         plan: where their blocks go.
+        how: arithmetic of local products.
         kind: what else the phase depends on.
         made: the blocks of C.
         phase: what is done, with the blocks that come.
+        keep: whether blocks that come are kept.
     """
-    team, replays = a.team, a.team.replays
-    arena: Arena | None = None
+    team = operands[0].team
+    a, b = narrowed_pair(*operands, how)
+    replays, arenas = team.replays, list[Arena]()
     if replays is not None and replays.usable(team):
-        needed = arena_bytes(a, plan.a) + arena_bytes(b, plan.b)
-        arena = Arena(team, needed) if needed <= MOST_ARENA else None
-    if arena is None:
-        phase((Fetch(a, plan.a), Fetch(b, plan.b)))()
+        needed = [arena_bytes(a, plan.a), arena_bytes(b, plan.b)]
+        if sum(needed) <= MOST_ARENA:
+            arenas = [Arena(team, one) for one in (needed if keep else [sum(needed)])]
+
+    def brought() -> tuple[Fetch, Fetch]:
+        """Where blocks come to: the same places each time, if there is an arena."""
+        if not arenas:
+            return Fetch(a, plan.a), Fetch(b, plan.b)
+        arenas[0].taken = arenas[-1].taken = 0
+        return Fetch(a, plan.a, arena=arenas[0]), Fetch(b, plan.b, arena=arenas[-1])
+
+    fetches: tuple[Fetch, Fetch] | None = None
+    if arenas:
+        own = tuple(place(x) for x in (*(one.memory for one in arenas), *made.values()))
+        key = (kind, how, plan, a.layout, b.layout, own, places_of(a), places_of(b))
+        replays.phase(team, key, lambda: phase(brought())())
+    else:
+        fetches = brought()
+        phase(fetches)()
+    if keep and team.kept is not None:
+        sides = zip(operands, (a, b), fetches or brought(), strict=True)
+        for x, narrow, fetch in sides:
+            _keep(x, narrow, fetch, how)
+
+
+def _keep(x: Parts, narrow: Parts, fetch: Fetch, how: Arithmetic) -> None:
+    """Keep what came of an operand, if anything came to any worker; own blocks that are rounded are written
+    again by the next product.
+    """
+    if not traffic(x.layout, fetch.layout).any():
         return
-    own = tuple(place(x) for x in (arena.memory, *made.values()))
-    key = (kind, plan, a.layout, b.layout, own, places_of(a), places_of(b))
-    if not replays.launched(team, key):
-        fetches = Fetch(a, plan.a, arena=arena), Fetch(b, plan.b, arena=arena)
-        replays.run(team, key, phase(fetches))
+    blocks = fetch.blocks
+    if narrow is not x:
+        blocks = {n: block.copy() if fetch.is_own(n) else block for n, block in blocks.items()}
+    x.team.kept.add(x, Parts(x.team, fetch.layout, how.operand, blocks), how.operand)
 
 
-def _turned(layout: Layout) -> Layout:
+def turn(layout: Layout) -> Layout:
+    """A layout of the transposed matrix."""
     return layout.transposed((1, 0))
 
 
 def _by_columns(
-    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], turned: bool
-) -> Parts:
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], turned: bool,
+    keep: bool,
+) -> Parts:  # fmt: skip
     team = a.team
     rounded = plan.whole and dtype in (how.sums, how.operand)  # by the library
     kind = dtype if rounded else how.sums
@@ -280,7 +320,7 @@ def _by_columns(
     def phase(fetches: tuple[Fetch, Fetch]) -> Callable[[], None]:
         return lambda: _multiply_columns(team, plan, fetches, made, how)
 
-    _phase(*_operands(a, b, how), plan, ("columns", how, kind), made, phase)
+    _phase((a, b), plan, how, ("columns", kind), made, phase, keep)
     return Parts(team, plan.c, kind, made)
 
 
@@ -327,7 +367,7 @@ def _multiply_columns(
     peers.end()
 
 
-def _operands(a: Parts, b: Parts, how: Arithmetic) -> tuple[Parts, Parts]:
+def narrowed_pair(a: Parts, b: Parts, how: Arithmetic) -> tuple[Parts, Parts]:
     """Both as they are multiplied; one that stands on both sides is rounded once."""
     left = _narrowed(a, how, 0)
     if b.data is a.data and (b.view, b.layout) == (a.view, a.layout):

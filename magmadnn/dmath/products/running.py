@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from magmadnn.comm import Communicator
 from magmadnn.dmath.arrays.parts import Parts, empty
+from magmadnn.dmath.arrays.pulling import place
 from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.replaying import run_phase
 from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.arrays.tracing import PRODUCT, TracedRequest, span
 from magmadnn.dmath.layouts.layout import Layout, elements
 from magmadnn.dmath.layouts.moves import within
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, on_device, wire_of
 from magmadnn.dmath.products.fixed import fixed_product
-from magmadnn.dmath.products.pipelining import can_pipeline, filled, pipelined
+from magmadnn.dmath.products.pipelining import (
+    can_pipeline,
+    comes_by_copies,
+    filled,
+    pipelined,
+    turn,
+)
 from magmadnn.dmath.products.plans import ProductPlan
+from magmadnn.dmath.products.rings import ring_by_copies, sums_by_copies
 
 
 def run(
@@ -43,8 +53,7 @@ def run(
         keep: whether blocks of operands that came from other workers are kept for products to come.
         fixed: whether bits may not depend on layouts; the plan is one that cuts no sum.
     """
-    if can_pipeline(a, b, plan, how, wire) and not keep and not fixed:
-        made = pipelined(a, b, plan, how, dtype)
+    if not fixed and (made := _by_copies(a, b, plan, dtype, how, wire, keep)) is not None:
         return remap(made, plan.target, dtype, share=True)
     wires = wire_of(a.dtype, how, wire), wire_of(b.dtype, how, wire)
 
@@ -67,6 +76,23 @@ def run(
     return remap(made, plan.target, dtype, share=True)
 
 
+def _by_copies(
+    a: Parts, b: Parts, plan: ProductPlan, dtype: np.dtype[Any], how: Arithmetic,
+    wire: np.dtype[Any] | None, keep: bool,
+) -> Parts | None:  # fmt: skip
+    """The terms of C where blocks are copied as they are multiplied; None where they are not."""
+    if can_pipeline(a, b, plan, how, wire):
+        return pipelined(a, b, plan, how, dtype, keep)
+    if plan.way == "fetch" or not comes_by_copies(a, b, how, wire):
+        return None
+    if plan.way == "ring c":
+        return None if keep else sums_by_copies(a, b, plan, how)
+    if plan.way == "ring b":
+        return ring_by_copies(a, b, plan, how, keep)
+    turned = replace(plan, a=turn(plan.b), b=turn(plan.a), c=turn(plan.c), target=turn(plan.target))
+    return ring_by_copies(b.transposed(), a.transposed(), turned, how, keep).transposed()
+
+
 def _fetched(x: Parts, layout: Layout, wire: np.dtype[Any] | None, keep: bool) -> Parts:
     """An operand where it is multiplied, from parts that were kept if they lie better."""
     kept = x.team.kept
@@ -86,25 +112,51 @@ def multiplied(
 ) -> Parts:
     """The terms of C that this worker makes of its blocks; cuBLAS rounds whole sums to `dtype` itself."""
     team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
-    rounded = plan.whole and dtype == how.operand and on_device(team, how) and not fixed
+    if fixed:
+        return _fixed(a, b, plan, how)
+    rounded = plan.whole and dtype == how.operand and on_device(team, how)
     kind = dtype if rounded else how.sums
+    is_graph = team.peers is not None and on_device(team, how)
+    tasks = list(plan.tasks(team.rank))
+    blocks: dict[int, Array] = {}
+    if rounded or is_graph:
+        for block in dict.fromkeys(i * columns + j for i, j, _ in tasks):
+            blocks[block] = team.xp.empty(_sizes(plan.c, block), kind)
+
+    def phase() -> None:
+        begun = set[int]()
+        for i, j, l in tasks:  # noqa: E741 - the axis' usual letter
+            block = i * columns + j
+            left, right = a.blocks[i * depth + l], b.blocks[l * columns + j]
+            into = blocks.get(block)
+            blocks[block] = multiply(team, left, right, how, into, block in begun)
+            begun.add(block)
+
+    def key() -> Hashable:
+        where = tuple(place(x) for one in (a.blocks, b.blocks, blocks) for x in one.values())
+        return "local", plan, how, a.dtype, b.dtype, kind, where
+
+    if is_graph:
+        run_phase(team, key, phase)
+    else:
+        phase()
+    return Parts(team, plan.c, kind, filled(team, plan.c, blocks, kind))
+
+
+def _fixed(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
+    """The same, with bits that do not depend on layouts."""
+    team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
     blocks: dict[int, Array] = {}
     for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
         block = i * columns + j
         left, right = a.blocks[i * depth + l], b.blocks[l * columns + j]
-        into = blocks.get(block)
-        if fixed:
-            with span(team, PRODUCT, " x ".join(map(str, (*left.shape, right.shape[1])))):
-                term = fixed_product(team.xp, left, right, plan.c.boxes[block], how)
-            if into is None:
-                blocks[block] = term
-            else:
-                into += term
+        with span(team, PRODUCT, " x ".join(map(str, (*left.shape, right.shape[1])))):
+            term = fixed_product(team.xp, left, right, plan.c.boxes[block], how)
+        if block in blocks:
+            blocks[block] += term
         else:
-            if rounded:
-                into = team.xp.empty((left.shape[0], right.shape[1]), kind)
-            blocks[block] = multiply(team, left, right, how, into, add=block in blocks)
-    return Parts(team, plan.c, kind, filled(team, plan.c, blocks, kind))
+            blocks[block] = term
+    return Parts(team, plan.c, how.sums, filled(team, plan.c, blocks, how.sums))
 
 
 def ring(

@@ -1,4 +1,5 @@
-"""Phases of products that come again become graphs, which a worker's host launches in one call.
+"""Phases of products and changes of layout that come again become graphs, which a worker's host launches in
+one call.
 
 A graph reads and writes at addresses. So it is kept under all that it was made from: the layouts and the
 arithmetic, and where every block lies that it touches, those of other workers too. What has been told under
@@ -71,8 +72,8 @@ class Replays:
         Args:
             team: this worker, with peers.
             key: all that the phase depends on but the elements of arrays.
-            phase: from `Peers.begin` to `Peers.end`; all its arrays are there before, and it may be called
-                again where it failed before its end.
+            phase: from `Peers.begin` to `Peers.end`, or local products only; all its arrays are there before,
+                and it may be called again where it failed before its end.
         """
         if key not in self._seen:
             self._seen[key] = None
@@ -84,6 +85,11 @@ class Replays:
                 self._launch(team, graph)
                 return
         phase()
+
+    def phase(self, team: Team, key: Hashable, phase: Callable[[], None]) -> None:
+        """A phase whose arrays are all there: its graph if there is one, else `run`."""
+        if not self.launched(team, key):
+            self.run(team, key, phase)
 
     def _has_room(self) -> bool:
         """Whether one more graph may be kept: one that is not launched any more goes for it. Else a loop of
@@ -135,3 +141,18 @@ class Replays:
             return None
         count.graphs_made += 1
         return _Graph(launch, sent, messages)
+
+
+def run_phase(team: Team, key: Callable[[], Hashable], phase: Callable[[], None]) -> None:
+    """A phase whose arrays are all there, as a graph where the worker makes such.
+
+    Args:
+        team: this worker, with peers.
+        key: gives what the phase depends on; see `Replays.run`.
+        phase: what is done.
+    """
+    replays = team.replays
+    if replays is not None and replays.usable(team):
+        replays.phase(team, key(), phase)
+    else:
+        phase()
