@@ -72,7 +72,7 @@ def bind(
                 f"placeholder {node.name} {shape_text(node.shape)} is not fed: "
                 f"give {{{node.name}: array}}"
             )
-    fed = {node: _converted(node, value, device) for node, value in feeds.items()}
+    fed = {node: converted(node, value, device) for node, value in feeds.items()}
     sizes: dict[str, int] = {}
     givers: dict[str, str] = {}
     for node, array in fed.items():
@@ -84,8 +84,12 @@ def bind(
     return fed, sizes
 
 
-def _converted(node: Node, value: Any, device: int | None) -> Any:
-    """The array in the placeholder's dtype."""
+def converted(node: Node, value: Any, device: int | None) -> Any:
+    """The array in the placeholder's dtype; with `device` on that where it lies there.
+
+    Raises:
+        GraphError, DTypeError, DataError: as `bind`.
+    """
     if node.op is not PLACEHOLDER:
         raise GraphError(f"only placeholders can be fed, got {node!r}")
     if device is not None and (there := on_device(value, device)) is not None:
@@ -104,13 +108,13 @@ def _converted(node: Node, value: Any, device: int | None) -> Any:
             f"placeholder {node.name}: expected {node.dtype.name}, got {array.dtype}; cast it"
         )
     with np.errstate(over="ignore"):
-        converted = array.astype(node.dtype)
-    if node.dtype.kind in "iu" and not np.array_equal(converted, array):
-        wrong = array[converted != array]
+        made = array.astype(node.dtype)
+    if node.dtype.kind in "iu" and not np.array_equal(made, array):
+        wrong = array[made != array]
         raise DataError(
             f"placeholder {node.name}: {wrong.flat[0]} does not fit into {node.dtype.name}"
         )
-    return converted
+    return made
 
 
 def _can_convert_there(dtype: np.dtype[Any], to: np.dtype[Any]) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from magmadnn.backends.cuda.stream_flags import MemoryCall
 from magmadnn.comm import Communicator, simulate
 from magmadnn.comm.gpu import PeerCopies, flags, peers
-from magmadnn.comm.gpu.flags import MemoryCall
 from magmadnn.errors import CommunicationError, DeviceError
 
 

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends.cuda import device_engine
 from magmadnn.comm import simulate
 from magmadnn.comm.gpu.peer_buffers import PeerBuffers
 from magmadnn.comm.group import HostCommunicator
-from magmadnn.errors import MagmaDNNError, NumericError
+from magmadnn.errors import CommunicationError, MagmaDNNError, NumericError
+from magmadnn.parallel.pipelined import turns
 from magmadnn.parallel.pipelined.peer_stages import PeerStages
 from magmadnn.parallel.pipelined.step import PipelineStep
 from magmadnn.runtime.cuda.layout import Layout
@@ -29,6 +31,20 @@ DRAW = np.random.default_rng(11)
 ROWS = 103  # of which the last batch of 32 has 7
 X = DRAW.normal(size=(ROWS, 5))
 Y = DRAW.integers(0, 3, ROWS)
+
+
+HERE = threading.local()
+
+
+def on_ranks(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """`simulate`, where a device that waits for another one lets other ranks go on."""
+
+    def one(comm: Any) -> Any:
+        HERE.never = comm.start_recv(np.empty(1), (comm.rank + 1) % size, tag=9999)
+        device_engine(min(comm.rank, 1)).idle = lambda: HERE.never.done()  # type: ignore[attr-defined]
+        return function(comm, *arguments)
+
+    return simulate(size, one)
 
 
 def deep(device: str, **settings: Any) -> md.Model:
@@ -80,11 +96,11 @@ def check(found: Any, by_hosts: Any) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_same_numbers_as_through_the_hosts(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with emulated_device(devices=2):
-        found = simulate(ranks, trained)
+    with emulated_device(devices=2, apart=True):
+        found = on_ranks(ranks, trained)
         assert all(step.peer_bytes > 0 for _, _, step in found)
         monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
-        by_hosts = simulate(ranks, trained)
+        by_hosts = on_ranks(ranks, trained)
         assert all(step.peer_bytes is None for _, _, step in by_hosts)
         assert "travel from GPU to GPU" in found[1][2].text({"batch": 32})
         assert "through the hosts: not here" in by_hosts[1][2].text({"batch": 32})
@@ -93,7 +109,7 @@ def test_the_same_numbers_as_through_the_hosts(ranks: int, monkeypatch: pytest.M
 
 def test_larger_batches_get_larger_buffers() -> None:
     """In the second of two fits; the first one's buffers are given back."""
-    with emulated_device(devices=2):
+    with emulated_device(devices=2, apart=True):
 
         def one(comm: Any) -> Any:
             model = deep(f"cuda:{comm.rank}")
@@ -107,15 +123,15 @@ def test_larger_batches_get_larger_buffers() -> None:
         for size in (16, 48, 32):
             way = md.parallel.Pipeline(simulate(1, lambda comm: comm)[0], micro_batches=3)
             alone.fit(X, Y, batch_size=size, epochs=1, verbose=False, parallel=way)
-        for values in simulate(2, one):
+        for values in on_ranks(2, one):
             assert_near(values, alone.values(), 1e-11)
 
 
 @pytest.mark.parametrize("make", [clipped, residual])
 def test_what_crosses_by_the_hosts(make: Callable[[str], md.Model]) -> None:
     """Sums over parameters of several ranks, and a value that two stages need."""
-    with emulated_device(devices=2):
-        found = simulate(3, lambda comm: trained(comm, make))
+    with emulated_device(devices=2, apart=True):
+        found = on_ranks(3, lambda comm: trained(comm, make))
     assert all(step.peer_bytes is None for _, _, step in found)
     alone = make("cpu")
     alone.fit(
@@ -142,11 +158,11 @@ def test_no_activations_pass_through_the_host(monkeypatch: pytest.MonkeyPatch) -
     def bytes_of(epochs: int) -> int:
         found.clear()
         options = {"epochs": epochs, "shuffle": False, "batch_size": 51}
-        steps = [one[2] for one in simulate(2, lambda comm: trained(comm, wide, **options))]
+        steps = [one[2] for one in on_ranks(2, lambda comm: trained(comm, wide, **options))]
         assert (steps[0].peer_bytes is None) == is_by_hosts
         return sum(found.values())
 
-    with emulated_device(devices=2):
+    with emulated_device(devices=2, apart=True):
         is_by_hosts = False
         by_peers = bytes_of(3) - bytes_of(1)
         monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
@@ -188,10 +204,10 @@ def test_what_is_wrong_on_one_stage_is_told_on_all(monkeypatch: pytest.MonkeyPat
             model.fit(X, Y, **options)
         return str(error.value)
 
-    with emulated_device(devices=2):
-        told = simulate(2, one, False)
+    with emulated_device(devices=2, apart=True):
+        told = on_ranks(2, one, False)
         monkeypatch.setattr(PeerBuffers, "among", lambda *_: "not here")
-        assert told == simulate(2, one, True)
+        assert told == on_ranks(2, one, True)
     assert any("stopped the step" in text for text in told)
 
 
@@ -216,8 +232,8 @@ def test_an_error_of_a_stage_ends_the_step_on_all(stage: int, is_early: bool, pr
         with pytest.raises(MagmaDNNError, match="no room"):
             model.fit(X, Y, **options)
 
-    with emulated_device(devices=2):
-        simulate(2, one)
+    with emulated_device(devices=2, apart=True):
+        on_ranks(2, one)
 
 
 def skipping(device: str) -> md.Model:
@@ -260,28 +276,96 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[str]]:
 
 @pytest.mark.parametrize("make", [deep, skipping])
 def test_what_a_batch_costs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No value is copied, and the host waits and tells once for all that crosses between two stages."""
+    """No value is copied. In the first batch the host waits and tells once for all that crosses between two
+    stages, in the second one it does neither.
+    """
     pieces, rows = 3, 96
-    with emulated_device(devices=2):
+    with emulated_device(devices=2, apart=True):
 
         def one(comm: Any) -> Any:
             model = make(f"cuda:{comm.rank}")
             stages = {deep: None, skipping: ["dense_3"]}[make]
             way = md.parallel.Pipeline(comm, micro_batches=pieces, stages=stages)
-            model.fit(X[:rows], Y[:rows], batch_size=rows, epochs=1, verbose=False, parallel=way)
+            model.fit(X[:rows], Y[:rows], batch_size=rows, epochs=2, verbose=False, parallel=way)
             return model._step[2]
 
         found = noted(monkeypatch)
-        for step in simulate(2, one):
+        for step in on_ranks(2, one):
             assert step.peer_bytes > 0
     # the first stage waits for what goes forward, the last for what comes back, and both at the end
     for rank in (0, 1):
-        text = " ".join(found[rank]).partition("ends done")[0]
-        text = text[text.index("run") :]
-        assert text.count("run direct") == 2 * pieces
-        assert text.count("run direct done send") == pieces
-        assert text.count("done") == text.count("send") == pieces
-        assert "copy" not in text
+        first, _, rest = " ".join(found[rank]).partition("ends done")
+        second, _, _ = rest.partition("ends done")
+        first, second = first[first.index("run") :], second[second.index("run") :]
+        assert first.count("run direct done send") == pieces
+        assert first.count("done") == first.count("send") == pieces
+        for text in (first, second):
+            assert text.count("run direct") == 2 * pieces
+            assert "copy" not in text
+        assert "done" not in second and "send" not in second
+
+
+def by_flags(step: Any) -> bool:
+    """Whether values of the last batch were waited for on the device."""
+    both = step._there.peers._both
+    return both.by_flags is not None and both.turns is both.by_flags
+
+
+def test_ranks_that_share_a_gpu_or_a_process_send_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    with emulated_device(devices=2, apart=True):
+        assert all(by_flags(step) for _, _, step in on_ranks(2, trained))
+        assert not any(by_flags(step) for _, _, step in on_ranks(3, trained))
+        monkeypatch.setattr(turns, "place_of", lambda device: (f"GPU {device}", "a process"))
+        assert not any(by_flags(step) for _, _, step in on_ranks(2, trained))
+
+
+def test_flags_that_do_not_arrive_are_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with emulated_device(devices=2, apart=True) as engine:
+        for other in (engine, *engine.others):
+            monkeypatch.setattr(other, "tell", lambda places, number: None)
+        assert not any(by_flags(step) for _, _, step in on_ranks(2, trained))
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 4, 5])
+def test_an_interrupt_of_one_rank_leaves_no_gpu_waiting(at: int) -> None:
+    """Whatever the rank has begun: the end of the device finds nothing under way."""
+
+    def one(comm: Any) -> None:
+        model = deep(f"cuda:{comm.rank}")
+        way = md.parallel.Pipeline(comm, micro_batches=3)
+        options: dict[str, Any] = {"batch_size": 51, "epochs": 1, "verbose": False, "parallel": way}
+        model.fit(X[:102], Y[:102], **options)
+        there, runs = model._step[2]._there, 0
+        plain = there._has_run
+
+        def interrupted(*arguments: Any) -> bool:
+            nonlocal runs
+            if comm.rank == 1 and runs == at:
+                raise KeyboardInterrupt
+            runs += 1
+            return bool(plain(*arguments))
+
+        there._has_run = interrupted
+        model.fit(X[:102], Y[:102], **options)
+
+    with emulated_device(devices=2, apart=True), pytest.raises(KeyboardInterrupt):
+        on_ranks(2, one)
+
+
+def test_ranks_in_different_batches_are_told() -> None:
+    def one(comm: Any) -> None:
+        model = deep(f"cuda:{comm.rank}")
+        way = md.parallel.Pipeline(comm, micro_batches=3)
+        options: dict[str, Any] = {"batch_size": 51, "epochs": 1, "verbose": False, "parallel": way}
+        model.fit(X[:102], Y[:102], **options)
+        flags = model._step[2]._there.peers._both.by_flags
+        flags.meet()
+        flags._turn += comm.rank
+        with pytest.raises(CommunicationError, match=r"batches from 2 to 3: make the model anew"):
+            flags.meet()
+
+    with emulated_device(devices=2, apart=True):
+        on_ranks(2, one)
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -311,6 +395,6 @@ def test_an_update_that_is_not_finite_is_on_no_rank(stage: int) -> None:
             np.testing.assert_array_equal(variable.value.read(), state)
         return str(error.value)
 
-    with emulated_device(devices=2):
-        told = simulate(2, one)
+    with emulated_device(devices=2, apart=True):
+        told = on_ranks(2, one)
     assert "another worker" in told[1 - stage] and "another worker" not in told[stage]

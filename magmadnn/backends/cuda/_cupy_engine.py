@@ -43,6 +43,7 @@ from .libraries.cufft import Transforms
 from .libraries.cusolver import MatrixFunctions
 from .libraries.recorded import RecordedCall
 from .nodes.arrays import ArrayNode, DeviceArray, HostNode
+from .stream_flags import waits, writes
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
 nvtx = found if hasattr(found := getattr(cupy.cuda, "nvtx", None), "RangePush") else None
@@ -221,6 +222,14 @@ class CudaEngine(CudaLane):
     def copy(self, to: int, source: int, nbytes: int) -> None:
         with self.here():
             driver.copy(to, source, nbytes, self.stream)
+
+    def tell(self, places: Sequence[int], number: int) -> None:
+        with self.here():
+            driver.write_and_wait(self.stream, writes(places, number))
+
+    def hear(self, places: Sequence[int], number: int) -> None:
+        with self.here():
+            driver.write_and_wait(self.stream, waits(places, number))
 
     def launch(self, node: KernelNode) -> None:
         with self.here():

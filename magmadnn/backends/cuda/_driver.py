@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from magmadnn.errors import DeviceError, OutOfMemoryError
 
 from .engine import NativeCall
+from .stream_flags import MemoryCall
 
 _OUT_OF_MEMORY = 2
 _DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -189,6 +190,13 @@ def allow_shared_bytes(function: int, nbytes: int) -> None:
 def copy(to: int, source: int, nbytes: int, stream: int) -> None:
     """Begin to copy between any two addresses."""
     call("cuMemcpyAsync", c_uint64(to), c_uint64(source), ctypes.c_size_t(nbytes), c_void_p(stream))
+
+
+def write_and_wait(stream: int, calls: Sequence[MemoryCall]) -> None:
+    """Give a stream writes of numbers and waits for numbers, one after the other."""
+    if calls:
+        array = (MemoryCall * len(calls))(*calls)
+        call("cuStreamBatchMemOp_v2", c_void_p(stream), c_uint(len(calls)), array, c_uint(0))
 
 
 def launch_kernel(

@@ -386,6 +386,17 @@ class Engine(Protocol):
         """Begin to copy between addresses of the device, or of pinned memory of the host; in order."""
         ...
 
+    def tell(self, places: Sequence[int], number: int) -> None:
+        """Begin to write a number of 32 bits to addresses, of other GPUs too, behind all that was launched.
+
+        What that has written is seen before the number is.
+        """
+        ...
+
+    def hear(self, places: Sequence[int], number: int) -> None:
+        """What is launched from now on waits for that number, or a later one, at addresses of the device."""
+        ...
+
     def argsort(self, keys: int, count: int, order: int) -> None:
         """Begin to find the order that sorts `count` unsigned integers of 64 bits; equal ones keep theirs.
 

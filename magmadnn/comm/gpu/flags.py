@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from magmadnn.backends.cuda.stream_flags import BYTES, MemoryCall, waits, writes
 from magmadnn.errors import CommunicationError
 
 PATIENCE: Final = 60.0  # seconds in which nothing moves while a rank is waited for
@@ -23,17 +24,6 @@ SETS: Final = 3  # of flags: for the begin of a phase, and two that take turns a
 _BUSY: Final = 0.005  # seconds in which the end of short work is looked for without a pause
 _PAUSE: Final = 0.0005
 _LOOK: Final = 0.5  # seconds between two looks at the flags
-_WAIT, _WRITE = 1, 2  # CUstreamBatchMemOpType, of 32 bits
-_AT_LEAST, _WITH_BARRIER = 0, 0  # what is waited for; earlier writes are seen before a flag is
-
-
-class MemoryCall(ctypes.Structure):
-    """CUstreamBatchMemOpParams of a wait or a write."""
-
-    _fields_ = (
-        ("kind", ctypes.c_uint32), ("address", ctypes.c_uint64), ("value", ctypes.c_uint64),
-        ("how", ctypes.c_uint32), ("alias", ctypes.c_uint64), ("unused", ctypes.c_uint64),
-    )  # fmt: skip
 
 
 class Flags:
@@ -82,11 +72,7 @@ class Flags:
         size, rank = self._group.size, self._group.rank
         theirs = [_place(x, number * size + rank) for x in self._others.values()]
         mine = [_place(self._own, number * size + other) for other in self._others]
-        calls = [
-            *(MemoryCall(_WRITE, place, 1, _WITH_BARRIER) for place in theirs),
-            *(MemoryCall(_WAIT, place, 1, _AT_LEAST) for place in mine),
-            *(MemoryCall(_WRITE, place, 0, _WITH_BARRIER) for place in mine),
-        ]
+        calls = [*writes(theirs, 1), *waits(mine, 1), *writes(mine, 0)]
         return (MemoryCall * len(calls))(*calls)
 
     def tried(self) -> bool:
@@ -174,4 +160,4 @@ class Flags:
 
 def _place(array: Any, number: int) -> int:
     """Where a flag of an array of 32-bit numbers lies."""
-    return int(array.data.ptr) + 4 * number
+    return int(array.data.ptr) + BYTES * number

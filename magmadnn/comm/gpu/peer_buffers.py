@@ -176,6 +176,18 @@ class PeerBuffers:
         return [int(one) for one in found]
 
 
+def place_of(device: int) -> tuple[str, str]:
+    """Which GPU of the machine this is, whatever number it has here, and which process uses it.
+
+    Devices that are no GPUs can wait for each other within a process too: each is told of as one of its own.
+    """
+    cupy: Any = array_library()
+    process = f"{_PROCESS} {os.getpid()}"
+    if cupy is None:
+        return f"{process} {device}", f"{process} {device}"
+    return str(cupy.cuda.runtime.deviceGetPCIBusId(device)), process
+
+
 def placed(sizes: Sequence[int]) -> tuple[list[int], int]:
     """Where pieces of so many bytes begin, one behind the other and aligned, and where the last one ends."""
     starts, end = list[int](), 0

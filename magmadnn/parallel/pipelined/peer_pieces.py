@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.comm import Communicator
+from magmadnn.errors import MagmaDNNError
 from magmadnn.graph import Node
 from magmadnn.graph.node import Updated
 from magmadnn.graph.op import Array
 from magmadnn.parallel.peers.vectors import reading, vectors_on
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
+from magmadnn.runtime.binding import converted
 from magmadnn.runtime.variables import tensor_of
 from magmadnn.tensor import Operation
 
@@ -75,8 +78,22 @@ class PeerPieces:
                 self._at_once = all(self._comm.exchange(self._update.can_update))
         return self.peers is not None
 
-    def begin(self) -> None:
-        """Sums of gradients are zeros."""
+    def fed(self, feeds: Mapping[Node, Any]) -> dict[Node, Any]:
+        """Rows of a micro-batch in the dtypes that this stage takes: what is converted before a batch begins
+        is not waited for between micro-batches.
+        """
+        programs = [one.program for one in (self._forward, self._backward)]
+        own = {node for program in programs for node in program.placeholders}
+        found = dict(feeds)
+        for node in own & feeds.keys():
+            with suppress(MagmaDNNError):  # it comes again where others are told of it
+                found[node] = converted(node, feeds[node], self._device)
+        return found
+
+    def begin(self, pieces: Sequence[Any]) -> None:
+        """A batch of these micro-batches begins: sums of gradients are zeros."""
+        assert self.peers is not None
+        self.peers.begin([piece.sizes for piece in pieces])
         for vector in self._vectors.values():
             memory = tensor_of(vector.node).memory
             address = memory.device_pointer(write=True)
@@ -87,13 +104,13 @@ class PeerPieces:
         peers = self.peers
         assert peers is not None
         fed, kept = {**piece.feeds, **peers.coming(0, number, piece.sizes)}, peers.take()
-        if self._has_run(run, self._forward, fed, peers.forward_goals(number, kept), 0):
+        if self._has_run(run, self._forward, fed, peers.forward_goals(number, kept), 0, number):
             piece.saved, piece.feeds = [kept], {**fed, **peers.saved(kept, piece.sizes)}
         else:
             peers.let_go(kept)
             for crossing in self._stage.departures:
                 peers.nothing(crossing, 0, number)
-        self._tell(run, piece, 0)
+        self._tell(run, piece, 0, number)
 
     def back(self, run: Any, piece: Any, number: int) -> None:
         """A micro-batch backward."""
@@ -101,16 +118,16 @@ class PeerPieces:
         assert peers is not None
         fed = {**piece.feeds, **peers.coming(1, number, piece.sizes)}
         program = self._backward if piece.saved is not None and stage.backward else None
-        if not self._has_run(run, program, fed, peers.back_goals(number), 1):
+        if not self._has_run(run, program, fed, peers.back_goals(number), 1, number):
             for crossing, _ in stage.returned:
                 peers.nothing(crossing, 1, number)
         if piece.saved is not None:
             peers.let_go(*piece.saved)
-        self._tell(run, piece, 1)
+        self._tell(run, piece, 1, number)
 
     def _has_run(
         self, run: Any, executable: Executable | None, fed: Mapping[Node, Any],
-        goals: Sequence[int], way: int,
+        goals: Sequence[int], way: int, number: int,
     ) -> bool:  # fmt: skip
         """Prepare a run, wait for what comes, and begin; whether that went well."""
         peers, start = self.peers, None
@@ -122,7 +139,7 @@ class PeerPieces:
                     start = executable.into(own, goals)
         except Exception as error:
             run.failed = run.failed or error
-        peers.wait(way)
+        peers.wait(way, number)
         if executable is None or start is None:
             return False
         try:
@@ -133,7 +150,7 @@ class PeerPieces:
             return False
         return True
 
-    def _tell(self, run: Any, piece: Any, way: int) -> None:
+    def _tell(self, run: Any, piece: Any, way: int, number: int) -> None:
         """Let others know of what goes to them, which may be zeros."""
         assert self.peers is not None
         try:
@@ -141,11 +158,17 @@ class PeerPieces:
         except Exception as error:
             run.failed = run.failed or error
         self._computed()
-        run.sending += self.peers.tell(way)
+        run.sending += self.peers.tell(way, number)
+
+    def let_go_on(self) -> None:
+        """Let the GPU go on: the batch is given up."""
+        if self.peers is not None:
+            self.peers.let_go_on()
 
     def ends(self, run: Any) -> None:
         """When all micro-batches are on their way: wait for the GPU, and add up what it reports."""
         assert self.peers is not None
+        self.peers.meet()
         try:
             found = self.peers.ends(len(run.pieces))
         except Exception as error:

@@ -1,8 +1,8 @@
 """Activations and their gradients between the stages of a pipeline, from GPU to GPU.
 
 A stage has a buffer with a place for each value that comes to it, of each micro-batch of a batch. The stage
-that computes the value writes it there, waits for its GPU, and says so by a message of the host, one for all
-values that cross between two stages. A place is written once in a batch, and a batch ends with a sum over all
+that computes the value writes it there, and says so (`turns.py`), once for all values that cross between two
+stages. A place is written once in a batch, and a batch ends with a sum over all
 ranks, before which each has waited for its GPU: so nobody writes what is still being read. What micro-batches
 report stays on the GPU until then, too.
 """
@@ -28,12 +28,13 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.variables import tensor_of
 
 from .programs import Crossing, Stage
+from .turns import BothTurns, flag_bytes
 
 _FORWARD, _BACK = 0, 1
 
 
 class PeerStages:
-    """What a stage copies to others, and keeps on its GPU between the ways of a micro-batch.
+    """What a stage copies to others, and keeps on its GPU between the ways of a micro-batch. Made by `among`.
 
     Args:
         buffers: of all ranks.
@@ -61,11 +62,9 @@ class PeerStages:
         self._reports = MemoryManager(nbytes, np.uint8, Kind.DEVICE, device)
         self._free: list[MemoryManager] = []
         returning = [c for c in self._stage.departures if c.returns]
-        self._coming = self._pairs(self._stage.arrivals), self._pairs(returning)
-        self._going = (
-            self._pairs(self._stage.departures), self._pairs(c for c, _ in self._stage.returned),
-        )  # fmt: skip
-        self._token, self._come = np.zeros(1, np.uint8), np.empty(1, np.uint8)
+        coming = self._pairs(self._stage.arrivals), self._pairs(returning)
+        going = self._pairs(self._stage.departures), self._pairs(c for c, _ in self._stage.returned)
+        self._both = BothTurns(comm, buffers, coming, going, device, pieces)
         self._known: dict[
             tuple[Node, int], OnDevice
         ] = {}  # by value and address, of the sizes seen last
@@ -80,7 +79,8 @@ class PeerStages:
         own = stages[comm.rank]
         others = {c.goal for c in own.departures} | {c.source for c, _ in own.returned}
         nbytes = _layout(own, sizes, pieces)[1]
-        buffers = PeerBuffers.among(comm, device, [nbytes], sorted(others))
+        room = [nbytes, flag_bytes(comm.size, pieces)]
+        buffers = PeerBuffers.among(comm, device, room, sorted(others))
         return (
             buffers
             if isinstance(buffers, str)
@@ -139,10 +139,13 @@ class PeerStages:
             for c, node in pairs
         }
 
-    def wait(self, way: int) -> None:
-        """Wait until all that comes of a micro-batch is there."""
-        for rank, tag in self._coming[way].items():
-            self._comm.recv(self._come, rank, tag=tag + way)
+    def begin(self, sizes: Sequence[Mapping[str, int]]) -> None:
+        """A batch with micro-batches of these sizes begins."""
+        self._both.begin(tuple(tuple(one.items()) for one in sizes))
+
+    def wait(self, way: int, number: int) -> None:
+        """What is run from now on finds all that comes of a micro-batch."""
+        self._both.turns.wait(way, number)
 
     def run(
         self, start: Callable[[], bool], executable: Executable, feeds: Mapping[Node, Any],
@@ -162,20 +165,28 @@ class PeerStages:
             )
 
     def done(self, way: int, sizes: Mapping[str, int]) -> None:
-        """Wait for values that others are told of; where there are none the GPU goes on by itself."""
+        """What goes to others has been computed.
+
+        Raises:
+            DeviceError: if this rank's GPU has failed.
+        """
         crossings = self._stage.departures
         if way == _BACK:
             crossings = [c for c, _ in self._stage.returned]
-        if crossings:
-            self._buffers.done()
-            self._buffers.copied += sum(nbytes_of(c.value, sizes) for c in crossings)
+        self._buffers.copied += sum(nbytes_of(c.value, sizes) for c in crossings)
+        self._both.turns.written(way)
 
-    def tell(self, way: int) -> list[tuple[Any, Array]]:
-        """Say that the values of a micro-batch are where they go; requests, and what they send."""
-        return [
-            (self._comm.start_send(self._token, rank, tag=tag + way), self._token)
-            for rank, tag in self._going[way].items()
-        ]
+    def tell(self, way: int, number: int) -> list[tuple[Any, Array]]:
+        """Say that the values of a micro-batch are where they go; messages under way, and what they send."""
+        return self._both.turns.tell(way, number)
+
+    def meet(self) -> None:
+        """All micro-batches have been handed over. Collective."""
+        self._both.turns.meet()
+
+    def let_go_on(self) -> None:
+        """Let this GPU go on without what others have not sent: the batch is given up."""
+        self._both.turns.let_go()
 
     def nothing(self, crossing: Crossing, way: int, number: int) -> None:
         """Write zeros in the place of a value that could not be computed."""

@@ -301,16 +301,23 @@ class PipelineStep(ScatteredStep):
         there = self._there if may_copy and self._reaches(pieces) else None
         if there is not None:
             lengths = {}.items()
-            there.begin()
+            for piece in pieces:
+                piece.feeds = there.fed(piece.feeds)
+            there.begin(pieces)
         run = _Run(
             pieces, [np.zeros(s) for s in shapes], [np.zeros(n, d) for d, n in lengths], there
         )
-        for is_forward, number in orders(self._comm.rank, self._comm.size, len(pieces)):
-            (self._go_forward if is_forward else self._go_back)(run, number)
-        for request, _ in run.sending:
-            request.wait()
-        if there is not None:
-            there.ends(run)
+        try:
+            for is_forward, number in orders(self._comm.rank, self._comm.size, len(pieces)):
+                (self._go_forward if is_forward else self._go_back)(run, number)
+            for request, _ in run.sending:
+                request.wait()
+            if there is not None:
+                there.ends(run)
+        except BaseException:  # an interrupt, or a rank that ended: others may never send the rest
+            if there is not None:
+                there.let_go_on()
+            raise
         self.most_in_flight = run.most
         return run
 

@@ -16,6 +16,7 @@ import atexit
 import bisect
 import ctypes
 import hashlib
+import itertools
 import os
 import random
 import re
@@ -26,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -172,7 +174,9 @@ class HostMemory:
         self._copy(to, source, nbytes)
 
     def fill(self, to: int, pattern: bytes, count: int) -> None:
-        if count:
+        if count and len(set(pattern)) == 1:  # the host goes on, as with CUDA's
+            self._engine.later(partial(_set, to, pattern[0], len(pattern) * count))
+        elif count:
             self._engine.wait()
             ctypes.memmove(to, pattern, len(pattern))
             fill_by_doubling(self, to, pattern, len(pattern) * count)
@@ -210,6 +214,23 @@ class EmulatedGraph:
             number = self._draw.choice(ready)
             del left[number]
             self._engine.run(self.nodes[number])
+
+
+class EmulatedHear:
+    """A device's wait for a number at addresses, while others go on."""
+
+    def __init__(self, places: Sequence[int], number: int, engine: Emulator) -> None:
+        self._places, self._number, self._engine = places, number, engine
+
+    def is_there(self) -> bool:
+        """Whether the number, or a later one, is there."""
+        found = (ctypes.c_uint32.from_address(place).value for place in self._places)
+        return all((one - self._number) % (1 << 32) < 1 << 31 for one in found)
+
+    def __call__(self) -> None:
+        while not self.is_there():
+            if not any(other.step() for other in self._engine.others):
+                self._engine.idle()
 
 
 class EmulatedCall:
@@ -442,13 +463,14 @@ class Emulator:
         self._draw = random.Random()
         self._folder = Path(tempfile.mkdtemp(prefix="magmadnn-emulator-"))
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
-        self._count = 0
+        self._count = itertools.count(1)
         self.graphs: list[EmulatedGraph] = []
         self.replays: list[EmulatedReplay] = []
         self.marks: list[str] = []
         self.memory: HostMemory | None = None
         self.queue: list[Callable[[], None]] = []
         self.lanes: list[EmulatedLane] = []
+        self.others: list[Emulator] = []  # that compute at the same time
         self.lock = threading.RLock()  # threads copy while others launch
         self.calls = EmulatedCalls(self, self)
         self.enter = self.called("enter", lambda: None)
@@ -501,8 +523,7 @@ class Emulator:
         return header.name
 
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
-        self._count += 1
-        path = self._folder / f"module_{self._count}.so"
+        path = self._folder / f"module_{next(self._count)}.so"
         path.write_bytes(image)
         library = ctypes.CDLL(str(path))
         return [getattr(library, f"run_{name}") for name in names]
@@ -543,6 +564,40 @@ class Emulator:
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
         self.later(lambda: ctypes.memmove(to, source, nbytes) and None)
+
+    def tell(self, places: Sequence[int], number: int) -> None:
+        for place in places:
+            self.later(partial(_write, place, number))
+
+    def hear(self, places: Sequence[int], number: int) -> None:
+        self.later(EmulatedHear(places, number, self))
+
+    def step(self) -> bool:
+        """Do what comes first, if there is anything that need not wait, and nobody does anything here."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if not self.queue:
+                return False
+            first = self.queue[0]
+            if isinstance(first, EmulatedHear) and not first.is_there():
+                return False
+            self.queue.pop(0)()
+            return True
+        finally:
+            self.lock.release()
+
+    def idle(self) -> None:
+        """No device can go on: a test puts here what lets other ranks go on."""
+        raise AssertionError("a device waits for what no other one has been given to tell")
+
+    def beside(self) -> Emulator:
+        """Another device, that compiles as this one does and computes at the same time."""
+        other = copy(self)
+        other.queue, other.lanes, other.lock, other.error = [], [], threading.RLock(), None
+        other.calls = EmulatedCalls(other, other)
+        other.enter = other.called("enter", lambda: None)
+        return other
 
     def argsort(self, keys: int, count: int, order: int) -> None:
         self.wait()
@@ -621,6 +676,14 @@ class Emulator:
         return self.lanes[-1]
 
 
+def _set(to: int, byte: int, nbytes: int) -> None:
+    ctypes.memset(to, byte, nbytes)
+
+
+def _write(place: int, number: int) -> None:
+    ctypes.c_uint32.from_address(place).value = number
+
+
 @cache
 def _engine() -> Emulator:
     """One for all tests: kernels are compiled once."""
@@ -634,6 +697,7 @@ def emulated_device(
     functions: frozenset[str] = frozenset(),
     devices: int = 1,
     any_size_steps: int = 0,
+    apart: bool = False,
 ) -> Iterator[Emulator]:
     """Emulated devices in place of the machine's own, one after the other in what they do.
 
@@ -643,23 +707,28 @@ def emulated_device(
         functions: of whole arrays, that its library has.
         devices: how many.
         any_size_steps: that small networks run by kernels for any size; 0: those for theirs from the first.
+        apart: whether devices compute at the same time.
     """
     engine = _engine()
     steps, code.ANY_SIZE_STEPS = code.ANY_SIZE_STEPS, any_size_steps
     engine.functions = functions
-    memories = [HostMemory(capacity, engine) for _ in range(devices)]
-    engine.memory = memories[0]
     engine.begin(seed)
+    engines = [engine, *(engine.beside() if apart else engine for _ in range(1, devices))]
+    memories = [HostMemory(capacity, one) for one in engines]
+    for one, memory in zip(reversed(engines), reversed(memories), strict=True):
+        one.memory = memory
+        one.others = [other for other in dict.fromkeys(engines) if other is not one]
     before = install(
-        Provider(lambda: (devices, "emulated"), lambda n: memories[n], lambda n: engine)
+        Provider(lambda: (devices, "emulated"), lambda n: memories[n], lambda n: engines[n])
     )
     try:
         yield engine
-        engine.wait()
+        for one in engines:
+            one.wait()
         for memory in memories:
             memory.close()
     finally:
         code.ANY_SIZE_STEPS = steps
-        engine.memory, engine.functions = None, frozenset()
+        engine.memory, engine.functions, engine.others = None, frozenset(), []
         engine.begin(seed)
         install(before)
