@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn import errors
 from magmadnn.dmath.arrays import files, making
 from magmadnn.dmath.arrays.kept import Kept
 from magmadnn.dmath.arrays.parts import Parts
@@ -362,11 +361,3 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "graphs": _graphs,
 }
 _MAY_SEND = {"remap", "replica", *_CREATIONS, "array", *_ANSWERS}
-
-
-def raised(error: dict[str, str]) -> MagmaDNNError:
-    """The error that a worker told of, for the client to raise: with the line that caused it."""
-    kind = getattr(errors, error["kind"], MagmaDNNError)
-    where = f" (line {error['line']})" if error["line"] else ""
-    made: MagmaDNNError = kind(f"{error['text']}{where}")
-    return made

@@ -17,6 +17,7 @@ import pytest
 import magmadnn as md
 from magmadnn.comm import simulate
 from magmadnn.errors import ArgumentError, CommunicationError, DataError
+from magmadnn.parallel import named_arrays
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many import asked, room
 from magmadnn.training.many.sharing import by_ranks
@@ -100,7 +101,7 @@ def test_ranks_share_out_models_and_all_have_all_of_them(
 def test_a_further_fit_goes_on_alike_on_all_ranks(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(by_ranks, "_PIECE", piece)  # bytes of a message
+    monkeypatch.setattr(named_arrays, "MOST_BYTES", piece)  # bytes of a message
 
     def run(comm: Any) -> tuple[list[str], list[Any]]:
         models = [network(k) for k in range(4)]

@@ -27,8 +27,8 @@ from magmadnn.dmath.products.arithmetic import arithmetic_of, kind_of, wire_name
 from magmadnn.dmath.products.choosing import auto_layout
 from magmadnn.dmath.products.multiplying import product_shape
 from magmadnn.dmath.products.rates import Rates
-from magmadnn.dmath.worker import Record, raised
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.dmath.worker import Record
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, error_like, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -195,7 +195,9 @@ class Session(Creating, Accounting):
         answers = self._open().ask(self._record(op, operands, settings))
         for answer, _ in answers:
             if isinstance(answer, dict) and "error" in answer:
-                raise raised(answer["error"])
+                told = answer["error"]
+                where = f" (line {told['line']})" if told["line"] else ""
+                raise error_like(told["kind"], f"{told['text']}{where}")
         return answers
 
     def _layout(self, x: Matrix) -> Layout:

@@ -19,11 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import lcm
+from typing import TYPE_CHECKING
 
 from .placement import Partial, Placement, Replicate, Shard, ranks_on
 
-Move = tuple[int, int, int, int, int]
-"""Rank that has rows, the first of them and the one behind the last, rank that gets them, its first row."""
+if TYPE_CHECKING:
+    from magmadnn.comm.gpu.moving import Moves
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Routes:
 
     cut: int | None
     pieces: int
-    moves: tuple[Move, ...]
+    moves: Moves
     rows: int
     join: int | None = None
     adds: bool = False
@@ -52,7 +53,7 @@ class Routes:
         return max(sent_rows(self.moves).values(), default=0) / self.pieces
 
 
-def sent_rows(moves: tuple[Move, ...]) -> dict[int, int]:
+def sent_rows(moves: Moves) -> dict[int, int]:
     """How many rows each rank sends to others."""
     found: dict[int, int] = {}
     for source, first, end, target, _ in moves:

@@ -8,7 +8,7 @@ collective are computed where the value lies, those behind it where it shall lie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from magmadnn.graph.dim import Shape
 from magmadnn.graph.node import Node, record
 from magmadnn.graph.op import REQUIRED, Array, NoGradient, Op, OpKind
 from magmadnn.graph.placing import Placement, Replicate, Shard, routed
-from magmadnn.graph.placing.routes import Move
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import first_dtype
@@ -25,13 +24,16 @@ from magmadnn.ops.movement import reshape
 
 from .leading_axis import apart, joined
 
+if TYPE_CHECKING:
+    from magmadnn.comm.gpu.moving import Moves
+
 
 def _shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
     return (attributes["rows"], *attributes["piece"]) if attributes["lands"] else (1,)
 
 
 def _numpy(
-    x: Array, *before: Array, group: str, ranks: int, moves: tuple[Move, ...], rows: int, piece: Any,
+    x: Array, *before: Array, group: str, ranks: int, moves: Moves, rows: int, piece: Any,
     lands: bool,
 ) -> Array:  # fmt: skip
     from magmadnn.comm.groups import group_named

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from magmadnn.errors import ArgumentError, DataError
-from magmadnn.memory.dtypes import as_dtype
 from magmadnn.parallel.agreement import SameDecisions, told_in
 from magmadnn.parallel.asynchronous import AsyncStep
+from magmadnn.parallel.named_arrays import given_to_all
 from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime.agreement import agreeing
@@ -115,19 +113,8 @@ class Together:
     ) -> dict[str, Any]:
         """The tensors of a checkpoint that rank 0 has, from what all have read or from rank 0."""
         if number is None:
-            return self._broadcast(states[k].tensors if self.is_first else {})
+            return given_to_all(self._comm, states[k].tensors if self.is_first else {})
         return reading.found[number]
-
-    def _broadcast(self, tensors: Any) -> dict[str, Any]:
-        shapes = [[name, str(a.dtype.name), list(a.shape)] for name, a in tensors.items()]
-        found = {}
-        for name, dtype, shape in self._comm.exchange(shapes)[0]:
-            given = tensors.get(name) if self.is_first else None
-            array = (
-                np.empty(shape, as_dtype(dtype)) if given is None else np.array(given, order="C")
-            )
-            found[name] = self._comm.broadcast(array)
-        return found
 
     def serves(self, fit: Fit) -> bool:
         """On a worker of an asynchronous training: compute gradients to the end of the epoch."""
@@ -272,7 +259,8 @@ class Together:
     def _share(self, fit: Fit, names: Sequence[str]) -> None:
         """Give all ranks these values of rank 0."""
         named = fit.model.named()
-        values = self._broadcast({name: named[name].node.value.read() for name in names})
+        own = {name: named[name].node.value.read() for name in names}
+        values = given_to_all(self._comm, own)
         if not self.is_first:
             for name, value in values.items():
                 named[name].assign(value)

@@ -8,14 +8,12 @@ other what their trainings have left. In between none waits for another.
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from magmadnn.comm import Communicator, world
 from magmadnn.comm.group import HostCommunicator
@@ -23,8 +21,8 @@ from magmadnn.comm.job import ranks_of_script
 from magmadnn.data.tables.libraries import is_table, raw_column, raw_table
 from magmadnn.data.tables.plain import is_foreign_data
 from magmadnn.errors import ArgumentError, DataError, error_like, quoted, text_of
-from magmadnn.memory.dtypes import as_dtype
 from magmadnn.parallel.agreement import told_in
+from magmadnn.parallel.named_arrays import NamedArrays, in_messages
 from magmadnn.training.many.members import Member
 from magmadnn.training.many.room import sharing_memory
 from magmadnn.training.model.model import Model
@@ -35,8 +33,6 @@ from .results import Result, result_of, take_over
 _TAG = 16_001  # of the message that a rank's part has ended
 _PAUSE = 0.05  # seconds between two looks for it
 _DONE, _FAILED, _STOPPED = 1, 2, 3
-_ALIGNED = 64  # bytes between the beginnings of arrays in a message
-_PIECE = 1 << 24  # bytes of a message, unless one model has more
 _WAY_OUT = (
     "give all ranks the same models, data and settings, or parallel=False where each trains its own"
 )
@@ -198,89 +194,26 @@ class Ranks:
             member.number: result_of(member.number, models[member.number], member.history)
             for member in self.own
         }
-        plain = {number: [one.record, _shapes(one)] for number, one in mine.items()}
+        plain = {number: [one.record, NamedArrays.of(one.tensors)] for number, one in mine.items()}
         told = self._comm.exchange(plain)
         for owner in range(self._comm.size):
-            sets = {int(number): _Shapes(shapes) for number, (_, shapes) in told[owner].items()}
-            for numbers in _in_pieces(sets):
+            sets = {int(k): NamedArrays(shapes) for k, (_, shapes) in told[owner].items()}
+            for numbers in in_messages({number: one.nbytes for number, one in sets.items()}):
                 shapes = [one for number in numbers for one in sets[number].shapes]
-                given = [mine[number].tensors for number in numbers] if self._is(owner) else []
-                buffer = self._broadcast(_Shapes(shapes), given, owner)
+                given: list[Any] | None = None
+                if self._is(owner):
+                    given = [a for number in numbers for a in mine[number].tensors.values()]
+                buffer = NamedArrays(shapes).spread(self._comm, given, owner)
                 if self._is(owner):
                     continue
                 begin = 0
                 for number in numbers:
                     end = begin + sets[number].nbytes
-                    result = Result(told[owner][str(number)][0], sets[number].of(buffer[begin:end]))
+                    result = Result(
+                        told[owner][str(number)][0], sets[number].found(buffer[begin:end])
+                    )
                     self._members[number].history = take_over(models[number], result)
                     self._members[number].is_done, begin = True, end
-
-    def _broadcast(
-        self, shapes: _Shapes, given: Sequence[Mapping[str, Any]], owner: int
-    ) -> NDArray[np.uint8]:
-        """The bytes of arrays, end to end."""
-        buffer = np.zeros(shapes.nbytes, np.uint8)
-        if given:
-            shapes.put([array for one in given for array in one.values()], buffer)
-        found: NDArray[np.uint8] = self._comm.broadcast(buffer, root=owner)
-        return found
-
-
-class _Shapes:
-    """Where arrays lie in a buffer.
-
-    Args:
-        shapes: name, dtype and shape of each.
-    """
-
-    def __init__(self, shapes: Sequence[Any]) -> None:
-        self.shapes = shapes
-        self._sizes = [
-            math.prod(shape) * as_dtype(dtype).itemsize for _, dtype, shape in self.shapes
-        ]
-        self._places = np.cumsum([0, *(-(-size // _ALIGNED) * _ALIGNED for size in self._sizes)])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the buffer."""
-        return int(self._places[-1])
-
-    def of(self, buffer: NDArray[np.uint8]) -> dict[str, Any]:
-        """The arrays."""
-        return {
-            name: buffer[place : place + size].view(as_dtype(dtype)).reshape(shape)
-            for (name, dtype, shape), place, size in zip(
-                self.shapes, self._places, self._sizes, strict=False
-            )
-        }
-
-    def put(self, arrays: Sequence[Any], buffer: NDArray[np.uint8]) -> None:
-        """Write arrays into the buffer."""
-        for array, place, size in zip(arrays, self._places, self._sizes, strict=False):
-            flat = np.ascontiguousarray(array).reshape(-1)
-            buffer[place : place + size] = flat.view(np.uint8)
-
-
-def _in_pieces(sets: Mapping[int, _Shapes]) -> Iterator[list[int]]:
-    """Numbers of models whose arrays travel in one message."""
-    piece: list[int] = []
-    size = 0
-    for number, one in sets.items():
-        if piece and size + one.nbytes > _PIECE:
-            yield piece
-            piece, size = [], 0
-        piece.append(number)
-        size += one.nbytes
-    if piece:
-        yield piece
-
-
-def _shapes(result: Result) -> list[list[Any]]:
-    """Names, dtypes and shapes of what a training has left."""
-    return [
-        [name, np.asarray(array).dtype.name, list(np.shape(array))]
-        for name, array in result.tensors.items()
-    ]
 
 
 class _OthersFailedError(Exception):
