@@ -3,8 +3,9 @@
     magmadnn launch -n 2 benchmarks/dmath/gpu_candidates.py [--check] [--sizes 8192 16384]
 
 Each rank is a worker, with no client. First bits with graphs are compared with those without, for every way
-and for changes of layout; `--check` stops there. Then times, the best of five repetitions of several calls,
-and the share of one GPU's time over P times that of P GPUs.
+and for changes of layout; `--check` stops there. Then times, the best of several repetitions of some calls,
+with graphs and without in turns, since clocks fall while a GPU is busy; the share of one GPU's time over P
+times that of P GPUs; and which way the planner takes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from magmadnn.dmath.devices import on_devices
 from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products import running
 from magmadnn.dmath.products.arithmetic import Arithmetic, arithmetic_of, multiply
-from magmadnn.dmath.products.choosing import candidates
+from magmadnn.dmath.products.choosing import candidates, ranked
 from magmadnn.dmath.products.multiplying import matmul
 from magmadnn.dmath.products.plans import ProductPlan
+from magmadnn.dmath.products.rates import measured
 from magmadnn.memory.dtypes import as_dtype
 
+REPEATS = 6
 KINDS = {"TF32": ("float32", "tf32"), "bf16": ("bfloat16", None)}
 WAYS = ("C stays", "A stays", "B stays", "ring of A", "ring of B", "ring of sums")
 
@@ -129,30 +132,39 @@ def check(team: Team, n: int = 2310) -> None:
     team.kept = None
 
 
-def best(team: Team, call: Callable[[], object], expected: float, repeats: int = 5) -> float:
-    """Seconds of a call, of several that are handed over together; those of the slowest rank."""
-    for _ in range(4):
+def repetition(team: Team, call: Callable[[], object], count: int) -> float:
+    """Seconds of a call, of several that are handed over together; of this rank."""
+    team.comm.exchange(0)
+    begun = time.perf_counter()
+    for _ in range(count):
         call()
     team.finish()
-    count = max(2, min(60, int(0.05 / expected)))
-    times = []
-    for _ in range(repeats):
-        team.comm.exchange(0)
-        begun = time.perf_counter()
-        for _ in range(count):
+    return (time.perf_counter() - begun) / count
+
+
+def best(
+    team: Team, call: Callable[[], object], expected: float, turns: tuple[bool, ...] = (True,)
+) -> list[float]:
+    """Seconds of a call with or without graphs, in turns, whose order changes; those of the slowest rank."""
+    for on in turns:
+        team.replays.enabled = on
+        for _ in range(4):
             call()
-        team.finish()
-        times.append((time.perf_counter() - begun) / count)
-    return min(max(one) for one in zip(*team.comm.exchange(times), strict=True))
+    team.finish()
+    count = max(2, min(40, int(0.03 / expected)))
+    times: dict[bool, list[float]] = {on: [] for on in turns}
+    for number in range(REPEATS):
+        for on in turns if number % 2 else turns[::-1]:
+            team.replays.enabled = on
+            times[on].append(repetition(team, call, count))
+    told = [team.comm.exchange(times[on]) for on in turns]
+    return [min(max(one) for one in zip(*ranks, strict=True)) for ranks in told]
 
 
 def both(team: Team, call: Callable[[], object], expected: float) -> tuple[float, float]:
     """Seconds without graphs and with them."""
-    found = []
-    for on in (False, True):
-        team.replays.enabled = on
-        found.append(best(team, call, expected))
-    return found[0], found[1]
+    without, graphs = best(team, call, expected, (False, True))
+    return without, graphs
 
 
 def alone(team: Team, n: int, kind: str) -> float:
@@ -175,6 +187,8 @@ def products(team: Team, sizes: list[int]) -> list[str]:
     grid = (2, team.size // 2) if team.size > 2 else (1, 2)
     for kind in KINDS:
         dtype, how = arithmetic(kind)
+        rates = measured(team, how)
+        lines.append(f"{kind}: {rates}")
         for n in sizes:
             one = alone(team, n, kind)
             half = Blocks((n // 2, n // 2), owners=cyclic(*grid))
@@ -185,12 +199,13 @@ def products(team: Team, sizes: list[int]) -> list[str]:
                 for name, plan in ways(a, b, lies).items():
                     product = partial(running.run, a, b, plan, dtype, how)
                     found[name] = both(team, product, one / team.size)
+                taken = ranked(lies, lies, lies, dtype.itemsize, rates)[0].plan.name
                 least = min(found, key=lambda name: min(found[name]))
                 for name, (plain, graph) in found.items():
                     lines.append(
                         f"{kind:6} {n:6d} {title:12} {one * 1e3:6.3f} ms  {name:14} {plain * 1e3:6.3f} ms  "
                         f"{graph * 1e3:6.3f} ms  {one / min(plain, graph) / team.size:4.0%}"
-                        f"{'  <- best' if name == least else ''}"
+                        f"{'  <- best' if name == least else ''}{'  planner' if name == taken else ''}"
                     )
                 del a, b
             team.narrowed.clear()
@@ -212,7 +227,7 @@ def link(team: Team, size: int = 1 << 29) -> float:
         peers.copy(into, theirs)
         peers.end()
 
-    return size / best(team, call, size / 3e11)
+    return size / best(team, call, size / 3e11)[0]
 
 
 def remaps(team: Team, sizes: list[int]) -> list[str]:

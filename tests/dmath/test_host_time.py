@@ -121,6 +121,24 @@ def test_copies_are_preferred_to_rings_however_short_products_are(n: int) -> Non
         assert not ranked(rows, rows, rows, 4, rates)[0].plan.way.startswith("ring"), call
 
 
+@pytest.mark.parametrize("n", [2048, 8192, 16384])
+@pytest.mark.parametrize("halves", [False, True])
+def test_the_way_that_was_fastest_on_two_gpus_is_chosen(n: int, halves: bool) -> None:
+    """As in `benchmarks/results/2026-11-28-nvidia-h200-two-gpus-rings.md`: C stays, of rows, where A stays is
+    the same, and of four blocks, where other ways copy blocks together.
+    """
+    flops = 8.8e14 if halves else 4.5e14
+    rates = Rates(flops, flops, 3.6e11, 5e-5, 5e-6, 5e-6, True, (0, 1))
+    itemsize = 2 if halves else 4
+    for recipe in (Rows(), Blocks((n // 2, n // 2), owners=cyclic(1, 2))):
+        lies = resolve(recipe, (n, n), 2)
+        assert ranked(lies, lies, lies, itemsize, rates)[0].plan.name == "C stays"
+    stays = next(p for p in candidates(lies, lies, lies) if p.name == "B stays")
+    assert pipelining.own_bytes(lies, lies, stays, itemsize, 4) == n * n // 2 * itemsize
+    first = next(p for p in candidates(lies, lies, lies) if p.name == "C stays")
+    assert pipelining.own_bytes(lies, lies, first, itemsize, 4) == 0
+
+
 def test_the_hosts_time_is_measured_where_blocks_come_by_copies() -> None:
     board = dict[tuple[int, int], Any]()
 

@@ -132,6 +132,14 @@ def arrivals(
     return Arrivals(fixed, tuple(shared), first, greatest)
 
 
+@lru_cache(maxsize=512)
+def own_elements(source: Layout, target: Layout, worker: int) -> int:
+    """Elements that a worker copies within its own memory where its blocks do not serve as they lie."""
+    found = arrivals(source, target, worker, tuple(range(source.workers)), True)
+    own = [step.move for one in found.steps.values() for step in one if step.move.source == worker]
+    return sum(elements(move.box) for move in own)
+
+
 class Arena:
     """Memory of which arrays are made that live and end together.
 

@@ -11,7 +11,7 @@ import numpy as np
 from magmadnn.dmath.layouts.layout import Layout, replicated
 from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.layouts.recipes import Rows
-from magmadnn.dmath.products.pipelining import calls_of
+from magmadnn.dmath.products.pipelining import calls_of, own_bytes
 from magmadnn.dmath.products.plans import (
     ProductPlan,
     a_stays,
@@ -25,6 +25,7 @@ from magmadnn.dmath.products.plans import (
 from magmadnn.dmath.products.rates import Rates
 
 _FIRST_CHUNK = 1 / 8  # of the operands, roughly
+_COPIED = 2e12  # bytes a second within a GPU: H100, H200
 _GRIDS = 6  # of each number of workers, those that send least in theory, are looked at closely
 
 
@@ -81,6 +82,7 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
         if rates.overlapped:  # the first chunk's operands are waited for
             fetching = times[0][0] + times[1][0]
             seconds = max(fetching, compute) + min(fetching, compute) * _FIRST_CHUNK + times[2][0]
+            seconds += own_bytes(a, b, plan, itemsize, _sums_size(plan.c, itemsize)) / _COPIED
             if (
                 rates.seconds_per_call
             ):  # the host hands over the next product while the GPU has this one

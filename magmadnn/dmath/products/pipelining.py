@@ -19,7 +19,15 @@ import numpy as np
 
 from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.arrays.pulling import Arena, Fetch, arena_bytes, arrivals, place, places_of
+from magmadnn.dmath.arrays.pulling import (
+    Arena,
+    Fetch,
+    arena_bytes,
+    arrivals,
+    own_elements,
+    place,
+    places_of,
+)
 from magmadnn.dmath.arrays.team import Array, Team, is_half
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -103,6 +111,27 @@ def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
             4 if plan.c.partial else 1
         )  # terms are packed, sent and added
     return calls
+
+
+def own_bytes(a: Layout, b: Layout, plan: ProductPlan, itemsize: int, sums: int) -> int:
+    """Bytes that the worker that copies most copies within its own memory: where its blocks do not serve as
+    they lie, such as two that are to be one. A product waits for these copies, or they wait for it.
+
+    Args:
+        a: where A lies.
+        b: where B lies.
+        plan: the way.
+        itemsize: bytes of an element of an operand.
+        sums: bytes of an element of C when it is made.
+    """
+    fine = _cut_as_they_lie(a, b, plan) if _brings(a, b, plan) else None
+    changes = [(a, (fine or plan).a, itemsize), (b, (fine or plan).b, itemsize)]
+    if not plan.c.partial:
+        changes.append((plan.c, plan.target, sums))
+    return max(
+        sum(own_elements(lies, to, worker) * size for lies, to, size in changes)
+        for worker in range(a.workers)
+    )
 
 
 def _copies(lies: Layout, to: Layout, worker: int) -> int:
