@@ -2,8 +2,9 @@
 
 Only point-to-point messages are used, so the order of sums is ours (`rounds.py`), not the library's. A tag
 holds the call's number and a digest of what is called, so that calls that differ never match; the rank that
-waits then looks into the ledger. A rank that waits tests some times, then sleeps between tests, longer and
-longer up to a millisecond: MPICH itself would spin, and ranks may outnumber cores.
+waits then looks into the ledger. A rank that waits tests some times, or for some milliseconds where each rank
+has cores to spare, then sleeps between tests, longer and longer up to a millisecond: MPICH itself would spin,
+and ranks may outnumber cores.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from .rounds import Task
 from .shared_memory import note_files
 
 _TESTS: Final = 200  # before the first sleep
+_SPARE: Final = 4  # cores for each rank from which a rank goes on testing,
+_TESTING: Final = 2e-3  # for so many seconds: a sleep ends some 0.06 ms late, or later by half of what it was
+_POLLED: Final = 10e-3  # seconds since a rank has tested a call itself: the thread then leaves it alone
 _FIRST_SLEEP: Final = 20e-6  # seconds
 _LONGEST_SLEEP: Final = 1e-3
 _FIRST_LOOK: Final = 0.03  # seconds of waiting until the ledger is read
@@ -73,6 +77,7 @@ class _Progress:
         self.lock = threading.RLock()
         self._work = threading.Condition(self.lock)
         self.running: list[_Running] = []
+        self.polled = 0.0  # when a call was last tested by who wants it
         self._thread: threading.Thread | None = None
 
     def add(self, running: _Running) -> None:
@@ -93,15 +98,17 @@ class _Progress:
         sleep = _FIRST_SLEEP
         while True:
             with self.lock:
-                while not self.running:
+                is_polled = time.monotonic() - self.polled < _POLLED
+                while not self.running and not is_polled:
                     self._work.wait()
                     sleep = _FIRST_SLEEP
+                    is_polled = time.monotonic() - self.polled < _POLLED
                 before = len(self.running)
                 self.advance()
                 sleep = (
                     _FIRST_SLEEP if len(self.running) < before else min(2 * sleep, _LONGEST_SLEEP)
                 )
-            time.sleep(sleep)
+            time.sleep(_LONGEST_SLEEP if is_polled else sleep)
 
 
 _progress = _Progress()
@@ -122,6 +129,7 @@ class _MpiRequest:
         """Whether `wait` would return at once."""
         with _progress.lock:
             if not self._running.ended:
+                _progress.polled = time.monotonic()
                 _progress.advance()
         return self._running.ended
 
@@ -142,6 +150,7 @@ class MpiEngine:
         self.group, self._members, self._ledger = group, members, ledger
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         most = self._collectives.Get_attr(self._mpi.TAG_UB) or 32767
+        self._testing = _testing_seconds(ledger)
         self._digests = max(1, min(1 << 13, (most + 1) >> 14))
 
     # --- tasks -------------------------------------------------------------------------------
@@ -182,6 +191,9 @@ class MpiEngine:
                     os.sched_yield() if tests > 20 and hasattr(os, "sched_yield") else None
                     continue
                 began = began or time.monotonic()
+                if self._testing and time.monotonic() - began < self._testing:
+                    os.sched_yield() if hasattr(os, "sched_yield") else None
+                    continue
                 time.sleep(sleep)
                 sleep = min(2 * sleep, _LONGEST_SLEEP)
                 waited = time.monotonic() - began
@@ -310,3 +322,10 @@ class MpiEngine:
         """Free the duplicates; collective, as in MPI."""
         self._collectives.Free()
         self._pairs.Free()
+
+
+def _testing_seconds(ledger: Ledger | None) -> float:
+    """How long a rank goes on testing: not at all where others of its machine may want the core."""
+    if ledger is None or not hasattr(os, "sched_getaffinity"):
+        return 0.0
+    return _TESTING if len(os.sched_getaffinity(0)) >= _SPARE * ledger.size else 0.0
