@@ -1,11 +1,11 @@
 """Ways to compute a square product on several GPUs, and a change of layout, with and without graphs.
 
-    magmadnn launch -n 2 benchmarks/dmath/gpu_candidates.py [--check] [--sizes 8192 16384]
+    magmadnn launch -n 2 benchmarks/dmath/gpu_candidates.py [--check | --times] [--sizes 8192 16384]
 
 Each rank is a worker, with no client. First bits with graphs are compared with those without, for every way
-and for changes of layout; `--check` stops there. Then times, the best of several repetitions of some calls,
-with graphs and without in turns, since clocks fall while a GPU is busy; the share of one GPU's time over P
-times that of P GPUs; and which way the planner takes.
+and for changes of layout: `--check` does only that, `--times` leaves it out. Then times, the best of several
+repetitions of some calls, with graphs and without in turns, since clocks fall while a GPU is busy; the share
+of one GPU's time over P times that of P GPUs; and which way the planner takes.
 """
 
 from __future__ import annotations
@@ -273,14 +273,17 @@ def kept(team: Team, n: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true", help="compare bits only")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--check", action="store_true", help="compare bits only")
+    only.add_argument("--times", action="store_true", help="do not compare bits")
     parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384])
     arguments = parser.parse_args()
     team = on_devices(Team(md.comm.world()))
     if team.peers is None:
         say(team, "the GPUs do not read each other's memory")
         return
-    check(team)
+    if not arguments.times:
+        check(team)
     if arguments.check:
         return
     lines = products(team, [2048, *arguments.sizes])
