@@ -15,7 +15,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.comm import Communicator, simulate
-from magmadnn.comm.gpu import peer_buffers
+from magmadnn.comm.gpu import ipc, peer_buffers
 from magmadnn.comm.gpu.peer_buffers import PeerBuffers
 from magmadnn.errors import NumericError
 from magmadnn.parallel.asynchronous import AsyncStep
@@ -409,7 +409,7 @@ def test_memory_of_other_processes_is_mapped_once_and_given_back(
 ) -> None:
     cuda, numbers = Cuda(), count()
     monkeypatch.setattr(peer_buffers, "array_library", lambda: cuda)
-    monkeypatch.setattr(peer_buffers, "_driver", lambda: cuda)
+    monkeypatch.setattr(peer_buffers, "library", lambda: cuda)
     monkeypatch.setattr(peer_buffers.os, "getpid", lambda: next(numbers))
     kept = list[PeerBuffers]()
 
@@ -429,7 +429,7 @@ def test_memory_of_other_processes_is_mapped_once_and_given_back(
             assert server.of[rank] == next(b.own for b in kept if b._rank == rank)
         del server, kept[:]
         gc.collect()
-        assert sorted(cuda.closed) == sorted(first) and not peer_buffers._maps
+        assert sorted(cuda.closed) == sorted(first) and not ipc._maps
         monkeypatch.setattr(cuda, "ipcOpenMemHandle", lambda handle: 1 / 0)
         monkeypatch.setattr(peer_buffers, "array_library", lambda: None)  # no handles at all
         assert simulate(3, one) == [False] * 3

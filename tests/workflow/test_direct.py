@@ -18,6 +18,8 @@ from magmadnn.workflow.tuples import messages as m
 
 
 class Device:
+    id = 0
+
     def __enter__(self) -> None:
         pass
 
@@ -66,7 +68,9 @@ class Gpu:
             ipcOpenMemHandle=self.opened,
             ipcCloseMemHandle=self.open.remove,
         )
-        self.cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
+        self.cuda = SimpleNamespace(
+            runtime=runtime, get_current_stream=lambda: stream, Device=lambda number: Device()
+        )
 
     def opened(self, handle: bytes) -> int:
         if self.refuses:

@@ -7,13 +7,9 @@ each other by small messages of the host, after `done`.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
 import uuid
-import weakref
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +19,7 @@ from magmadnn.comm.communicator import Communicator
 from magmadnn.errors import DeviceError, MagmaDNNError
 from magmadnn.memory import Kind, MemoryManager
 
-from .ipc import exported_at
+from .ipc import Mapped, exported_at, library
 
 _PROCESS: Final = uuid.uuid4().hex  # with the number of the process, as forks have it too
 _WORD: Final = 8  # bytes of what a rank writes to try a buffer
@@ -51,9 +47,7 @@ class PeerBuffers:
         *self.own, self._tried = [base + start for start in starts]
         self.of: dict[int, list[int]] = {}
         self.copied = 0
-        self._mapped = list[str]()
-        closing = weakref.finalize(self, _unmap, device, self._mapped)
-        closing.atexit = False
+        self._mapped = Mapped(array_library(), device)
 
     @classmethod
     def among(
@@ -134,7 +128,7 @@ class PeerBuffers:
         if cupy is None:
             return [*here, None, 0]
         with cupy.cuda.Device(self._device):
-            return [*here, *exported_at(cupy, _driver(), address, "a buffer")]
+            return [*here, *exported_at(cupy, library(), address, "a buffer")]
 
     def _open(self, rank: int, words: Sequence[Any]) -> None:
         """Have the addresses of a rank's buffers, and try its last one.
@@ -155,7 +149,7 @@ class PeerBuffers:
             return int(address)
         if handle is None:
             raise DeviceError("a rank's memory cannot be seen by other processes")
-        return _map(self._device, handle, self._mapped) + int(offset)
+        return self._mapped.address(handle, int(offset))
 
     def _try(self, to: int, numbers: Sequence[int]) -> None:
         """Write to a buffer as `copy` does."""
@@ -195,38 +189,3 @@ def placed(sizes: Sequence[int]) -> tuple[list[int], int]:
         starts.append(end)
         end += -(-size // _ALIGNMENT) * _ALIGNMENT
     return starts, end
-
-
-# Memory of other processes that is mapped into this one: by device and handle the address, and for how many.
-_maps: dict[tuple[int, str], list[int]] = {}
-_changing = threading.Lock()
-
-
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _map(device: int, handle: str, mapped: list[str]) -> int:
-    """The address of an allocation of another process; `mapped` notes what has to be given back."""
-    cupy: Any = array_library()
-    with _changing:
-        if (device, handle) not in _maps:
-            with cupy.cuda.Device(device):
-                opened = cupy.cuda.runtime.ipcOpenMemHandle(bytes.fromhex(handle))
-            _maps[device, handle] = [int(opened), 0]
-        if handle not in mapped:
-            mapped.append(handle)
-            _maps[device, handle][1] += 1
-        return _maps[device, handle][0]
-
-
-def _unmap(device: int, mapped: list[str]) -> None:
-    cupy: Any = array_library()
-    with _changing:
-        for handle in mapped:
-            found = _maps[device, handle]
-            found[1] -= 1
-            if not found[1]:
-                del _maps[device, handle]
-                with suppress(RuntimeError), cupy.cuda.Device(device):
-                    cupy.cuda.runtime.ipcCloseMemHandle(found[0])

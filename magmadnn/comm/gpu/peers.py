@@ -7,13 +7,12 @@ NCCL), which says when arrays may be read and written again.
 
 from __future__ import annotations
 
-import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from magmadnn.comm.gpu.flags import Flags
-from magmadnn.comm.gpu.ipc import exported
+from magmadnn.comm.gpu.ipc import Mapped, exported, library
 from magmadnn.comm.gpu.phases import Captured, Gemm
 from magmadnn.errors import DeviceError
 
@@ -39,8 +38,7 @@ class PeerCopies:
         self._group, self._cupy = group, group._cupy
         self._device, self._stream = group._device, group._stream
         self._one = self._cupy.zeros(1, "int32")
-        self._opened: dict[str, int] = {}
-        self._driver: Any = ctypes.CDLL("libcuda.so.1")
+        self._mapped, self._driver = Mapped(self._cupy, self._device), library()
         self._flags: Flags | None = None
         self._begun: deque[Any] = deque()  # the ends of phases that the host has not seen
         self._met = 0  # meetings of the present phase
@@ -97,15 +95,13 @@ class PeerCopies:
         from magmadnn.comm.arrays import dtype_of
 
         handle, offset, shape, strides, name = described
-        if handle not in self._opened:
-            opened = self._cupy.cuda.runtime.ipcOpenMemHandle(bytes.fromhex(handle))
-            self._opened[handle] = int(opened)
+        address = self._mapped.address(handle, offset)
         dtype = dtype_of(name)
         size = dtype.itemsize + sum(
             (n - 1) * step for n, step in zip(shape, strides, strict=True) if n
         )
         cuda = self._cupy.cuda
-        memory = cuda.UnownedMemory(self._opened[handle] + offset, size, self, self._device)
+        memory = cuda.UnownedMemory(address, size, self, self._device)
         pointer = cuda.MemoryPointer(memory, 0)
         return self._cupy.ndarray(tuple(shape), dtype, pointer, tuple(strides))
 

@@ -7,14 +7,13 @@ receives reads that by a copy engine and says when it has.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from magmadnn.comm.gpu.ipc import exported
+from magmadnn.comm.gpu.ipc import Mapped, exported, library
 from magmadnn.errors import DataError, DeviceError
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.mail import Mail
@@ -127,7 +126,7 @@ def _exported(value: Any) -> tuple[Any, bytes] | None:
     import cupy
 
     try:
-        driver: Any = ctypes.CDLL("libcuda.so.1")
+        driver = library()
         with value.device:
             copy = value.copy(order="C")
             cupy.cuda.get_current_stream().synchronize()
@@ -144,12 +143,13 @@ def _read(where: Any) -> Any:
     handle, offset, size = json.loads(bytes(where))
     runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
     made = cupy.empty(size, "uint8")
-    opened = runtime.ipcOpenMemHandle(bytes.fromhex(handle))
+    mapped = Mapped(cupy, int(made.device.id))
     try:
-        runtime.memcpyAsync(made.data.ptr, opened + offset, size, runtime.memcpyDefault, stream.ptr)
+        source = mapped.address(handle, offset)
+        runtime.memcpyAsync(made.data.ptr, source, size, runtime.memcpyDefault, stream.ptr)
         stream.synchronize()
     finally:
-        runtime.ipcCloseMemHandle(opened)
+        mapped.close()
     return made
 
 
