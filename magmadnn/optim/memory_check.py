@@ -21,6 +21,7 @@ def refuse_too_large(
     sizes: Mapping[str, int],
     batch_size: int,
     missing: Callable[[Mapping[str, int]], int] | None = None,
+    sharers: int = 1,
 ) -> None:
     """Look whether a step of `batch_size` rows has room.
 
@@ -30,6 +31,7 @@ def refuse_too_large(
         sizes: of symbolic dimensions, of whatever batch.
         batch_size: rows.
         missing: bytes that a step of such sizes takes beside what is there; None for those of the executable.
+        sharers: ranks that plan on the memory of the same device, with equal parts of what is free.
 
     Raises:
         OutOfMemoryError: if it has not, here or where another worker trains the same model.
@@ -40,10 +42,10 @@ def refuse_too_large(
         return ask({**sizes, BATCH: rows})
 
     needed, free = needs(batch_size), 0
-    fits = needed <= ALWAYS_THERE or needed <= executable.free_bytes()
+    fits = needed <= ALWAYS_THERE or needed <= executable.free_bytes(sharers)
     if not fits:
         gc.collect()  # models that nobody uses may hang in reference cycles
-        free = executable.free_bytes()
+        free = executable.free_bytes(sharers)
         fits = needed <= free
     if agreement().all(fits, "the step has room"):
         return
@@ -51,7 +53,7 @@ def refuse_too_large(
         raise OutOfMemoryError(f"{what}: another worker has no room for batches of {batch_size}")
     raise OutOfMemoryError(
         f"{what}: a step with batch_size={batch_size} needs {in_units(needed)}, and {_place(executable)} has "
-        f"{in_units(free)} left; {_way_out(needs, batch_size, free)}"
+        f"{in_units(free)} left{_each(sharers)}; {_way_out(needs, batch_size, free)}"
     )
 
 
@@ -94,6 +96,10 @@ def refuse_beyond(
         f"{_way_out(needs, batch_size, limit)}, or share the network out over more workers: parallel="
         "md.parallel.DataParallel(shard='parameters'), ModelParallel() or Pipeline()"
     )
+
+
+def _each(sharers: int) -> str:
+    return "" if sharers == 1 else f" for each of the {sharers} ranks that it has"
 
 
 def _place(executable: Executable) -> str:

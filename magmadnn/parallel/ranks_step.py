@@ -10,6 +10,7 @@ import numpy as np
 
 from magmadnn.comm import Communicator
 from magmadnn.comm.communicator import Json
+from magmadnn.comm.gpu.peer_buffers import gpu_of
 from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
 from magmadnn.graph import Node
@@ -26,11 +27,13 @@ class RanksStep(Step):
     """A step of one rank among several; see `Step`.
 
     Attributes:
+        sharers: ranks of the training whose GPU is the same as this one's, this one included.
         is_scattered: whether ranks have different parts of parameters or of the optimiser's state between
             steps, so that `collect` is needed before anybody looks at them.
         stays_scattered: whether the next epoch can go on from the parts, if nobody looked.
     """
 
+    sharers = 1
     is_scattered = False
     stays_scattered = False
     _comm: Communicator
@@ -49,6 +52,10 @@ class RanksStep(Step):
     def last_batch(self) -> tuple[int, float] | None:
         """Samples and weight of the batch that was run; None where it is the one that was told of."""
         return None
+
+    def gpu(self) -> str:
+        """Where this rank computes, among the GPUs of all machines; empty on a processor."""
+        return gpu_of(self._executable.device)
 
     def offers(self) -> Json:
         """What all ranks are told before a training, for `meet`."""
@@ -73,7 +80,7 @@ class RanksStep(Step):
     def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
         """Look whether all that a step takes on this rank has room; see `Step.check_memory`."""
         sizes = sizes_of(as_feeds(feeds))
-        refuse_too_large(self._executable, what, sizes, batch_size, self._missing)
+        refuse_too_large(self._executable, what, sizes, batch_size, self._missing, self.sharers)
 
     def prepare(self, feeds: Feeds, batch_size: int) -> None:
         """Nothing: on processors the first step of a size plans it."""

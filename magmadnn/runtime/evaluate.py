@@ -228,12 +228,12 @@ class Executable:
 
         return has_sliced(self.cuda, sizes)
 
-    def free_bytes(self) -> int:
-        """Memory that is left where it runs."""
+    def free_bytes(self, sharers: int = 1) -> int:
+        """Memory that is left where it runs; on a device the part of one of so many who plan on it."""
         if self.device is None:
             return available_bytes()
         free, total = device_memory(self.device).free_and_total()
-        return (total if free is None else free) + POOLS[Kind.DEVICE].report().pooled
+        return (total if free is None else free) // sharers + POOLS[Kind.DEVICE].report().pooled
 
     def run(
         self, feeds: Mapping[Node, Any], watch: Watch | None = None, guard: bool = False

@@ -219,7 +219,7 @@ def test_ranks_of_one_machine_plan_on_equal_parts_of_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(room, "available_bytes", lambda: 1000)
-    ranks: Any = SimpleNamespace(rank=2, exchange=lambda host: ["elsewhere", host, host])
+    ranks: Any = SimpleNamespace(rank=2, exchange=lambda own: [["elsewhere", []], own, own])
     with room.sharing_memory(ranks):
         assert room._free(None) == 500
     assert room._free(None) == 1000

@@ -8,6 +8,7 @@ each other by small messages of the host, after `done`.
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
@@ -180,6 +181,11 @@ def place_of(device: int) -> tuple[str, str]:
     if cupy is None:
         return f"{process} {device}", f"{process} {device}"
     return str(cupy.cuda.runtime.deviceGetPCIBusId(device)), process
+
+
+def gpu_of(device: int | None) -> str:
+    """A GPU among those of all machines: the same text for all processes that have it; empty for none."""
+    return "" if device is None else f"{socket.gethostname()} {place_of(device)[0]}"
 
 
 def placed(sizes: Sequence[int]) -> tuple[list[int], int]:

@@ -85,9 +85,11 @@ class Together:
         also = {"version of magmadnn": version, "executor": fit.model.executor}
         aspects = fit.identity | also | {"epochs": f"{fit.begin} to {fit.epochs}"}
         step = fit.step if isinstance(fit.step, RanksStep) else None
-        offers = self.way.check_same(aspects, None if step is None else step.offers())
+        own = [None, ""] if step is None else [step.offers(), step.gpu()]
+        told: list[Any] = self.way.check_same(aspects, own)
         if step is not None:
-            step.meet(offers)
+            step.sharers = [gpu for _, gpu in told].count(own[1]) if own[1] else 1
+            step.meet([offer for offer, _ in told])
         self._known = fit.step.overrides
         self.note_values(fit)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.comm import Communicator
+from magmadnn.comm.gpu.peer_buffers import gpu_of
 from magmadnn.compiler.plan.memory import nbytes_of
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import Node, topological
@@ -206,20 +207,33 @@ def share_memory(host: int, device: int) -> None:
     _sharers.update(host=host, device=device)
 
 
+def devices_of(members: Sequence[Member]) -> set[int]:
+    """The GPUs that trainings run on."""
+    return {member.device for member in members if member.device is not None}
+
+
 @contextmanager
-def sharing_memory(ranks: Communicator) -> Iterator[None]:
-    """Meanwhile plan on a part only of this process's part of the machine's memory. Collective.
+def sharing_memory(ranks: Communicator, devices: Collection[int] = ()) -> Iterator[None]:
+    """Meanwhile plan on a part only of this process's part of the machine's memory, and of GPUs'. Collective.
 
     Args:
-        ranks: all do so; those of one machine have equal parts of it.
+        ranks: all do so; those of one machine, and of one GPU, have equal parts of it.
+        devices: GPUs that this rank trains on.
     """
-    hosts = ranks.exchange(socket.gethostname())
-    count = hosts.count(hosts[ranks.rank])
-    _sharers["host"] *= count
+    own = [gpu_of(device) for device in devices]
+    told: list[Any] = ranks.exchange([socket.gethostname(), own])
+    hosts = [host for host, _ in told]
+    counts = {
+        "host": hosts.count(hosts[ranks.rank]),
+        "device": max((sum(gpu in gpus for _, gpus in told) for gpu in own), default=1),
+    }
+    for name, count in counts.items():
+        _sharers[name] *= count
     try:
         yield
     finally:
-        _sharers["host"] //= count
+        for name, count in counts.items():
+            _sharers[name] //= count
 
 
 def _free(device: int | None) -> int:

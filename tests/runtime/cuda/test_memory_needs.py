@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import gc
+import re
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.comm import simulate
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.memory import Kind
 from magmadnn.memory.pool import POOLS, size_class
 from magmadnn.optim import memory_check
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.evaluate import Executable
+from magmadnn.training.many import room
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
+from tests.runtime.cuda.emulator import emulated_device
 
 X, Y = samples(96, 23, 10)
 SIZES = (23, 61, 67, 10)
@@ -47,7 +54,7 @@ def test_the_prediction_is_what_blocks_take(
 def test_a_batch_without_room_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with on(device):
         model = network(SIZES, "adam", device="cuda")
-        monkeypatch.setattr(Executable, "free_bytes", lambda self: 250_000)
+        monkeypatch.setattr(Executable, "free_bytes", lambda self, sharers: 250_000)
         monkeypatch.setattr(memory_check, "ALWAYS_THERE", 0)
         with pytest.raises(
             OutOfMemoryError, match=r"device 0 has 244.1 KiB left; the largest that fits is"
@@ -86,3 +93,36 @@ def test_gradients_of_several_batches(device: str) -> None:
             assert model._step[2].count == 3
             found.append(model)
     assert distance(*found) <= 2e-6
+
+
+def test_ranks_that_share_a_device_plan_on_its_memory_divided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one rank of two needs is there, but not what both do; on devices of their own both have it."""
+
+    def fit(comm: Any, devices: int) -> str:
+        model = network(SIZES, "adam", device=f"cuda:{comm.rank % devices}")
+        try:
+            way = md.parallel.ParameterServer(comm)
+            model.fit(X, Y, batch_size=96, verbose=False, parallel=way)
+        except OutOfMemoryError as error:
+            return str(error)
+        return ""
+
+    monkeypatch.setattr(Executable, "free_bytes", lambda self, sharers: 250_000 // sharers)
+    monkeypatch.setattr(memory_check, "ALWAYS_THERE", 0)
+    with emulated_device(devices=2):
+        assert simulate(2, partial(fit, devices=2)) == ["", ""]
+        for said in simulate(2, partial(fit, devices=1)):
+            assert re.search(
+                r"device 0 has 122.1 KiB left for each of the 2 ranks that it has;", said
+            )
+
+
+def test_trainings_of_ranks_that_share_a_device_plan_on_its_memory_divided() -> None:
+    with emulated_device():
+        ranks: Any = SimpleNamespace(rank=0, exchange=lambda own: [own, own, ["", ["other"]]])
+        whole = room._free(0)
+        with room.sharing_memory(ranks, [0]):
+            assert room._free(0) <= whole // 2 + POOLS[Kind.DEVICE].report().pooled
+        assert room._free(0) == whole

@@ -24,7 +24,7 @@ from magmadnn.errors import ArgumentError, DataError, error_like, quoted, text_o
 from magmadnn.parallel.agreement import told_in
 from magmadnn.parallel.named_arrays import NamedArrays, in_messages
 from magmadnn.training.many.members import Member
-from magmadnn.training.many.room import sharing_memory
+from magmadnn.training.many.room import devices_of, sharing_memory
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.plain.identity import identity_of
 
@@ -144,7 +144,7 @@ class Ranks:
             whatever one of them raises; on the others it is of the same class, with the rank's number.
         """
         raised: BaseException | None = None
-        with sharing_memory(self._comm):
+        with sharing_memory(self._comm, devices_of(self.own)):
             self._news = _News(self._comm)
             try:
                 yield

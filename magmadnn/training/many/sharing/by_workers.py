@@ -15,7 +15,7 @@ from magmadnn.training.callbacks.made_again import made_from, told_of
 from magmadnn.training.loop.history import History
 from magmadnn.training.many.asked import Asked
 from magmadnn.training.many.in_client import Arrays, settings_from, settings_record
-from magmadnn.training.many.room import sharing_memory
+from magmadnn.training.many.room import devices_of, sharing_memory
 from magmadnn.training.many.told import Told
 from magmadnn.training.model.loading import model_from
 from magmadnn.training.model.model import Model
@@ -117,7 +117,7 @@ def fit_many(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> An
         arguments["memory_limit"],
     )
     members = asked.members(models)
-    with sharing_memory(worker.communicator):
+    with sharing_memory(worker.communicator, devices_of(members)):
         asked.train(members, models, Told(False))
     back, told = Arrays(), []
     for member in members:
