@@ -12,6 +12,7 @@ import pytest
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, MatrixNode
 from magmadnn.backends.cuda.libraries import spectra
 from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
+from magmadnn.backends.cuda.nodes.matrices import LEAST_ORDERED
 from magmadnn.errors import DeviceError
 from tests.runtime.cuda.emulated_matrices import columns_at
 
@@ -275,6 +276,22 @@ class Library:
             columns_at(v.value, q, q, dtype)[:] = right.T
         ctypes.c_int32.from_address(info.value).value = 0
 
+    def _gesvd_bufferSize(self, dtype: str, handle: Any, m: Any, n: Any, found: Any) -> None:
+        found._obj.value = 9
+
+    def _gesvd(
+        self, dtype: str, handle: Any, left: Any, right: Any, m: Any, n: Any, a: Any, lda: Any, s: Any,
+        u: Any, ldu: Any, v: Any, ldv: Any, work: Any, words: Any, rest: Any, info: Any,
+    ) -> None:  # fmt: skip
+        assert (work.value, words.value, rest.value) == (99, 9, None)
+        assert left.value == right.value == ord("N")
+        p, q = m.value, n.value
+        assert p >= q and (lda.value, ldu.value, ldv.value) == (p, p, q)
+        goal = columns_at(a.value, p, q, dtype)
+        columns_at(s.value, q, 1, dtype)[:, 0] = np.linalg.svd(goal, compute_uv=False)
+        goal[:] = 5  # the matrix is lost
+        ctypes.c_int32.from_address(info.value).value = 0
+
     shift = 0.0  # what the polar decomposition says it did to singular values
 
     def _Xgesvdp_bufferSize(self, dtype: str, handle: Any, *rest: Any) -> None:
@@ -329,12 +346,13 @@ class Library:
         self, dtype: str, handle: Any, side: Any, fill: Any, trans: Any, diag: Any, m: Any, n: Any,
         alpha: Any, a: Any, lda: Any, b: Any, ldb: Any,
     ) -> None:  # fmt: skip
-        assert (handle.value, diag.value, alpha._obj.value) == (11, 0, 1.0)
-        assert (lda.value, ldb.value) == (n.value, m.value)  # of a triangle on the right
+        assert (handle.value, alpha._obj.value) == (11, 1.0)
+        rows = n.value if side.value else m.value  # of the triangle, on the right or on the left
+        assert (lda.value, ldb.value) == (rows, m.value)
         goal = columns_at(b.value, m.value, n.value, dtype)
         goal[:] = BLAS[dtype](
-            1.0, columns_at(a.value, n.value, n.value, dtype), goal,
-            side=side.value, lower=fill.value == 0, trans_a=trans.value,
+            1.0, columns_at(a.value, rows, rows, dtype), goal,
+            side=side.value, lower=fill.value == 0, trans_a=trans.value, diag=diag.value,
         )  # fmt: skip
 
 
@@ -543,6 +561,58 @@ def test_singular_values(count: int, p: int, q: int, full: bool, shift: float) -
     found = np.swapaxes(u[:, :q], -1, -2) @ (s[..., None] * v)
     np.testing.assert_allclose(found, a, atol=1e-11)
     assert info.tolist() == [0] * count
+
+
+@pytest.mark.parametrize(
+    ("count", "p", "q", "way"),
+    [
+        (1, 5, 3, "Dgesvd"),
+        (3, 5, 3, "DgesvdjBatched"),
+        (2, 40, 7, "Dgesvd"),
+        (1, 140, 129, "Dgesvdj"),
+        (1, 210, 200, "Xgesvdp"),
+    ],
+)
+def test_singular_values_alone(count: int, p: int, q: int, way: str) -> None:
+    """By the QR method where there are few columns, unless many small matrices are taken together."""
+    a = RNG.normal(size=(count, p, q))
+    pieces = (
+        turned(a), np.zeros((count, q)), np.zeros((count, p, p)), np.zeros((count, q, q)),
+        np.zeros((count, p, q)),
+    )  # fmt: skip
+    call, (info, _) = filled(
+        "gesdd", (False, False), pieces=pieces, rows=1, columns=q, height=p, width=q
+    )
+    solver = Library()
+    functions = MatrixFunctions(Library(), solver, STREAM, copied)
+    assert functions.workspace(call) == {"Dgesvd": 9 * 8, "Xgesvdp": 80}.get(way, 7 * 8)
+    functions.call(call)
+    assert solver.calls[-1] == f"cusolverDn{way}"
+    np.testing.assert_allclose(pieces[1], np.linalg.svd(a, compute_uv=False), atol=1e-11)
+    assert info.tolist() == [0] * count
+
+
+def test_many_right_sides_in_order_are_two_triangles() -> None:
+    """The caller has put rows in order; of a transposed matrix, and of few sides, cuSOLVER exchanges them."""
+    n, sides = 70, LEAST_ORDERED
+    a, b = RNG.normal(size=(n, n)), RNG.normal(size=(sides, n))
+    raw, places, _ = lapack.dgetrf(a)
+    factors, exchanges = np.ascontiguousarray(raw.T)[None], (places + 1).astype(np.int32)[None]
+    order = np.arange(n)
+    for k, other in enumerate(places):
+        order[[k, other]] = order[[other, k]]
+    for transpose, count, ordered in ((False, sides, True), (True, sides, False), (False, 3, False)):
+        x = (b[:count, order] if ordered else b[:count]).copy("C")[None]
+        call, _ = filled(
+            "getrs", (transpose,), operands=(factors, x), pieces=(exchanges,), rows=count, columns=n,
+            height=n, width=n,
+        )  # fmt: skip
+        libraries = Library(), Library()
+        MatrixFunctions(*libraries, STREAM).call(call)
+        assert libraries[0].calls.count("cublasDtrsm_v2") == (2 if ordered else 0)
+        assert libraries[1].calls.count("cusolverDnDgetrs") == (0 if ordered else 1)
+        wanted = np.linalg.solve(a.T if transpose else a, b[:count].T)
+        np.testing.assert_allclose(x[0].T, wanted, atol=1e-9)
 
 
 def copied(to: int, source: int, nbytes: int, stream: int) -> None:

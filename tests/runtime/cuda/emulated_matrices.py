@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from magmadnn.backends.cuda.engine import MatrixNode
-from magmadnn.backends.cuda.nodes.matrices import is_together, sizes_of_singular
+from magmadnn.backends.cuda.nodes.matrices import by_order, is_together, sizes_of_singular
 
 _GARBAGE = -7.5  # where a library leaves no result
 
@@ -84,6 +84,8 @@ def _getrs(node: MatrixNode, number: int) -> int:
         right[:] = np.nan
         return 0
     order = np.arange(n)
+    if by_order(node.count, node.rows, node.settings[0]):  # rows are in order
+        exchanges = exchanges[:0]
     for k, other in enumerate(exchanges - 1):
         order[[k, other]] = order[[other, k]]
     matrix = np.empty((n, n))

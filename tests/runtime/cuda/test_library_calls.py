@@ -9,11 +9,14 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.engine import KernelNode, LibraryNode, MatrixNode
+from magmadnn.compiler.cuda.library import getrf
 from magmadnn.compiler.cuda.library.small import group
+from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.errors import NumericError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.linalg.equations import solved
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running import kept_slices
 from magmadnn.runtime.cuda.schedule import launches, small
@@ -170,3 +173,60 @@ def test_kernels_around_products_of_the_library_become_one(monkeypatch: pytest.M
     assert text.count("2 kernels merged") == 2
     for one, other in zip(found, Executable(outputs, executor="reference").run(feeds), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("n", "sides"), [(5, 70), (70, 64), (300, 70)])
+def test_many_right_sides_are_put_in_the_order_of_the_factors(
+    n: int, sides: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of exchanges of rows one after the other, which the library makes for few right sides."""
+    monkeypatch.setattr(getrf, "_BLOCKS", 7)  # which share right sides unevenly
+    monkeypatch.setattr(getrf, "_TILE", 64)
+    a, b = RNG.normal(size=(n, n)), RNG.normal(size=(n, sides))
+    x, y = node("a", a), node("b", b)
+    outputs = [md.linalg.solve(x, y), md.linalg.inv(x)]
+    with on(device):
+        run = Executable(outputs, executor="native", device="cuda")
+        found = run.run({x: a, y: b})
+        for value, place in ((np.nan, (n - 1, sides - 1)), (np.inf, (0, 0))):
+            bad = b.copy()
+            bad[place] = value
+            with pytest.raises(NumericError, match=rf"b holds {value} at \[{place[0]}, {place[1]}\]"):
+                run.run({x: a, y: bad})
+        low = np.floor(a * 4)
+        low[:, -1] = 0
+        with pytest.raises(NumericError, match=f"a is singular: pivot {n} of {n}"):
+            run.run({x: low, y: b})
+    for one, other in zip(found, (np.linalg.solve(a, b), np.linalg.inv(a)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-9 * np.abs(other).max())
+
+
+@needs_compiler
+def test_rows_are_put_in_order_for_many_right_sides_of_one_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for the transpose, which would put them in order behind the triangles, and not for stacks."""
+    made: list[str] = []
+    original = getrf._in_order
+
+    def noted(dtype: str, values: dict[str, int]) -> Launch:
+        made.append(dtype)
+        return original(dtype, values)
+
+    monkeypatch.setattr(getrf, "_in_order", noted)
+    a, few, many = RNG.normal(size=(2, 5, 5)), RNG.normal(size=(5, 3)), RNG.normal(size=(5, 64))
+    x = node("a", a)
+    one, every = 0, slice(None)
+    for b, index, transpose, ordered in [
+        (many, one, False, True), (few, one, False, False), (many, one, True, False),
+        (many, every, False, False),
+    ]:  # fmt: skip
+        y = node("b", b)
+        made.clear()
+        with emulated_device():
+            out = solved(x[index], y, transpose=transpose, of="solve")
+            (found,) = Executable([out], executor="native", device="cuda").run({x: a, y: b})
+        matrix = np.swapaxes(a[index], -1, -2) if transpose else a[index]
+        np.testing.assert_allclose(matrix @ found, np.broadcast_to(b, found.shape), atol=1e-11)
+        assert bool(made) == ordered

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import byref, c_int, c_void_p
 
-from magmadnn.backends.cuda.nodes.matrices import MatrixNode, is_together
+from magmadnn.backends.cuda.nodes.matrices import MatrixNode, by_order, is_together
 
 from .handles import LOWER, UPPER, Handles, at, item_bytes, one
 
-_RIGHT, _NON_UNIT = 1, 0  # CUBLAS_SIDE_RIGHT, CUBLAS_DIAG_NON_UNIT
+_LEFT, _RIGHT, _NON_UNIT, _UNIT = 0, 1, 0, 1  # CUBLAS_SIDE_..., CUBLAS_DIAG_...
+_AS_IT_IS = 0  # CUBLAS_OP_N
 
 
 class Factors:
@@ -114,6 +115,13 @@ class Factors:
     def _getrs(self, node: MatrixNode, number: int) -> None:
         factors, right = (c_void_p(table[number]) for table in node.operands)
         n, width = c_int(node.columns), c_int(node.rows)
+        if by_order(node.count, node.rows, node.settings[0]):
+            for triangle, diagonal in ((LOWER, _UNIT), (UPPER, _NON_UNIT)):
+                self._handles.by_blas(
+                    node, "?trsm_v2", c_int(_LEFT), c_int(triangle), c_int(_AS_IT_IS), c_int(diagonal),
+                    n, width, one(node), factors, n, right, n,
+                )  # fmt: skip
+            return
         self._handles.by_solver(
             node, "?getrs", c_int(node.settings[0]), n, width, factors, n,
             at(node.pieces[0], number, 4 * node.columns), right, n, at(node.info, number, 4),

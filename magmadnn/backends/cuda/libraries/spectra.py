@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import byref, c_double, c_int, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_byte, c_double, c_int, c_int64, c_size_t, c_void_p
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from magmadnn.backends.cuda.nodes.matrices import (
     SMALL_SINGULAR,
     MatrixNode,
     by_polar,
+    by_qr,
     sizes_of_singular,
 )
 
@@ -63,6 +64,8 @@ class Spectra:
             if _is_small(node):
                 return self._jacobi_words(node) * item_bytes(node)
             return self._eigen_bytes(node)[0]
+        if self._is_by_qr(node):
+            return self._qr_words(node) * item_bytes(node)
         words = self._singular_words(node) * item_bytes(node)
         return max(words, self._polar_bytes(node)[0]) if _by_polar(node) else words
 
@@ -171,6 +174,10 @@ class Spectra:
         return self._handles.words(node, name, *arguments, behind=behind)
 
     def _gesdd(self, node: MatrixNode) -> None:
+        if self._is_by_qr(node):
+            for number in range(node.count):
+                self._gesvd(node, number)
+            return
         words = c_int(self._singular_words(node))
         for number in range(1 if self._is_together(node) else node.count):
             if _by_polar(node) and self._polar(node, number):
@@ -178,6 +185,27 @@ class Spectra:
             name, arguments, behind = self._singular(node, number)
             room, info = c_void_p(node.workspace), at(node.info, number, 4)
             self._handles.by_solver(node, name, *arguments, room, words, info, *behind)
+
+    # --- by the QR method: values alone -----------------------------------------------------------
+
+    def _is_by_qr(self, node: MatrixNode) -> bool:
+        vectors, _ = node.settings
+        return not self._is_together(node) and by_qr(node.height, node.width, vectors)
+
+    @_once
+    def _qr_words(self, node: MatrixNode) -> int:
+        p, q, _ = sizes_of_singular(node.height, node.width, False)
+        return self._handles.words(node, "?gesvd", c_int(p), c_int(q))
+
+    def _gesvd(self, node: MatrixNode, number: int) -> None:
+        p, q, _ = sizes_of_singular(node.height, node.width, False)
+        size, (matrices, values, left, right, _) = item_bytes(node), node.pieces
+        none, rest = c_byte(ord("N")), c_void_p()
+        self._handles.by_solver(
+            node, "?gesvd", none, none, c_int(p), c_int(q), at(matrices, number, p * q * size),
+            c_int(p), at(values, number, q * size), c_void_p(left), c_int(p), c_void_p(right), c_int(q),
+            c_void_p(node.workspace), c_int(self._qr_words(node)), rest, at(node.info, number, 4),
+        )  # fmt: skip
 
     # --- by the polar decomposition ---------------------------------------------------------------
 

@@ -22,6 +22,25 @@ def is_together(matrices: int, rows: int) -> bool:
     return matrices > 1 and rows <= LARGEST_TOGETHER
 
 
+# Right sides from which on rows are put in order by a kernel of our own: cuSOLVER exchanges them one after the
+# other, which takes as long as both triangles.
+LEAST_ORDERED = 64
+
+
+def by_order(matrices: int, sides: int, transpose: bool) -> bool:
+    """Whether getrs is given right sides in the order of the factors' rows: two triangles are left to solve."""
+    return matrices == 1 and sides >= LEAST_ORDERED and not transpose
+
+
+# Columns up to which singular values alone are found by the QR method, which is faster there than Jacobi's.
+MOST_BY_QR = 128
+
+
+def by_qr(height: int, width: int, vectors: bool) -> bool:
+    """Whether singular values are found by the QR method."""
+    return not vectors and min(height, width) <= MOST_BY_QR
+
+
 # Columns from which on the polar decomposition is faster than Jacobi's method.
 LEAST_POLAR = 192
 

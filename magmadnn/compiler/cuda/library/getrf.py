@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magmadnn.backends.cuda.nodes.matrices import by_order
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.prelude import BEGIN
+from magmadnn.compiler.cuda.text.variant import Launch, arguments_of
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS
@@ -13,9 +15,11 @@ from magmadnn.compiler.kernels.moves import FAULTS
 from .moved import parameters, turned
 from .small.elimination import small_elimination, small_solutions
 from .small.group import fits
-from .surroundings import INFO, Around, launch_of, piece
+from .surroundings import INFO, THREADS, Around, launch_of, piece
 
 _WORD = 4  # bytes of an exchange
+_TILE = 2048  # exchanges that a block has in its memory at a time
+_BLOCKS = 264  # that put rows in order, about: more would find out the order more often
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,71 @@ class GivenFactors:
 """
 
 
+@dataclass(frozen=True)
+class InOrder:
+    """Copies of right sides whose elements stand in the order of the factors' rows.
+
+    Each thread follows one row through all exchanges, and moves its element of several right sides. A word is
+    set as by `GivenFactors`.
+
+    Slots: `rows, columns`, of right sides; `parts`, blocks that share the right sides; `x0`, factors; `x1`,
+    right sides; `result`; `faults`.
+
+    Attributes:
+        dtype: of the elements.
+    """
+
+    dtype: str
+    slots = ("rows", "columns", "parts", "x0", "x1", "result", FAULTS)
+
+    def text(self, name: str) -> str:
+        """The function."""
+        item = MEMORY[self.dtype]
+        kinds = parameters(
+            self.slots, x0=f"const {item} *", x1=f"const {item} *", result=f"{item} *", faults="i64 *"
+        )
+        return f"""extern "C" __global__ void {name}({kinds}) {{
+  __shared__ int others[{_TILE}];
+{BEGIN}  const int n = (int)columns, k = (int)(blockIdx.x / parts * {THREADS} + threadIdx.x);
+  int place = k;
+  for (int first = 0; first < n; first += {_TILE}) {{
+    const int count = n - first < {_TILE} ? n - first : {_TILE};
+    __syncthreads();
+    for (int t = threadIdx.x; t < count; t += {THREADS}) others[t] = (int)x0[first + t];
+    __syncthreads();
+    for (int t = 0; t < count; ++t) {{
+      const int here = first + t, other = others[t];
+      place = place == here ? other : place == other ? here : place;
+    }}
+  }}
+  if (k >= n) return;
+  if (x0[columns + k * (columns + 1)] == 0) faults[0] = 1;
+  for (i64 side = blockIdx.x % parts; side < rows; side += parts) {{
+    const {item} x = x1[side * columns + k];
+    if (!(x - x == 0)) faults[0] = 1;
+    result[side * columns + place] = x;
+  }}
+}}
+"""
+
+
+def _in_order(dtype: str, values: dict[str, int]) -> Launch:
+    """A launch of that."""
+    across = -(-values["columns"] // THREADS)
+    parts = max(min(_BLOCKS // across, values["rows"]), 1)
+    variant = InOrder(dtype)
+    arguments = arguments_of(variant, {**values, "parts": parts})
+    return Launch(variant, (across * parts, 1, 1), (THREADS, 1, 1), arguments)
+
+
 def around_getrs(kernel: Library, values: dict[str, int]) -> Around:
     """Copies of the right sides, which the function makes solutions."""
     n = values["columns"]
     if fits(n):
         alone = small_solutions(kernel.dtype, n, kernel.settings[0], values)
         return Around(alone, (), calls=False)
+    if by_order(values["matrices"], values["rows"], kernel.settings[0]):
+        return Around(_in_order(kernel.dtype, values), (("x0", n), ("result", 0)))
     threads = values["matrices"] * max(values["rows"], 1) * n
     before = launch_of(GivenFactors(kernel.dtype), threads, values)
     return Around(before, (("x0", n), ("result", 0)))
