@@ -4,8 +4,9 @@ python -m benchmarks.linalg.eager_calls [--sizes 64 512 2048] [--dtypes float64 
 
 Microseconds: the least of all turns until the result is there, and of ours also until the call returned.
 "over" is the better peer's time over ours; "away" how far the result is from that of NumPy in float64, in
-eps x n of its largest. `lstsq` of PyTorch on a GPU assumes full rank, and gives no singular values; "values"
-are singular values alone, which ours computes too. `low` has a rank one less than full.
+eps x n of its largest. `lstsq` of PyTorch on a GPU assumes full rank, and gives no singular values; ours
+computes them when they are first read: "s read". "values" are singular values alone. `low` has a rank one
+less than full.
 """
 
 from __future__ import annotations
@@ -47,9 +48,17 @@ def cases(n: int, dtype: str) -> list[Case]:
         ("qr", linalg.qr, lambda m: m.linalg.qr, (a,), lambda a: np.linalg.qr(a)[0]),
         ("values", linalg.svdvals, _values, (a,), lambda a: np.linalg.svd(a, compute_uv=False)),
         ("lstsq", linalg.lstsq, their_lstsq, (a, b), fitted),
+        ("lstsq, s read", _lstsq_and_values, their_lstsq, (a, b), fitted),
         ("lstsq 8:1", linalg.lstsq, their_lstsq, (tall, right), fitted),
         ("lstsq low", linalg.lstsq, their_lstsq, (low, b), fitted),
     ]
+
+
+def _lstsq_and_values(a: md.Tensor, b: md.Tensor) -> Any:
+    """`lstsq` whose singular values are computed too."""
+    found = md.linalg.lstsq(a, b)
+    found.s.memory.device_pointer()
+    return found
 
 
 def _values(module: Any) -> Call:

@@ -1,7 +1,8 @@
-"""Least squares and pseudo-inverses by singular values; on a GPU by QR where the rank is full."""
+"""Least squares and pseudo-inverses by singular values; on a GPU in faster ways where the rank is full."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from numbers import Real
@@ -23,15 +24,19 @@ from magmadnn.graph.op import (
 )
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
+from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.dtypes import limits_of
 from magmadnn.ops import (
+    cast,
     conj,
     equal,
     expand_dims,
     greater,
+    less_equal,
     matmul,
     real,
     reciprocal,
+    sqrt,
     squeeze,
     where,
 )
@@ -51,9 +56,11 @@ from ._matrices import (
     diagonal,
     in_single,
     refuse_unless_finite,
+    transposed,
     with_diagonal,
 )
 from ._operands import operand, operands
+from .factorisation import cholesky
 from .orthogonal import decomposed as reflections
 from .singular_values import parts_of, singular, singular_now, svdvals, values_of
 from .triangular import solve_triangular
@@ -258,8 +265,10 @@ def _leading(a: Array, b: Array) -> Iterable[tuple[int, int]]:
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     """X with the least `|A X - B|`, of those the shortest, by the singular values of A; ranks may be lower.
 
-    Eager calls on real Tensors of a GPU's memory, m >= n, take X from QR where the singular values say that
-    all matrices have full rank; where one has not, they take longer than by singular vectors at once.
+    Eager calls on real Tensors of a GPU's memory, m >= n, take X from A^T A in float64 where bounds show that
+    all matrices have full rank and are far from losing it; there `s` is computed when it is first read,
+    from copies of factors [n, n]. Others take X from QR where the singular values say that the rank is full;
+    where that of one is not, they take longer than by singular vectors at once.
 
     Args:
         a: [..., m, n].
@@ -277,6 +286,9 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     """
     if _are_tall_on_gpu(a, b):
         with suppress(NumericError, ShapeError, ArgumentError):  # which `_by_values` raises too
+            x, residuals, rank, lower, second, is_good = _by_products(a, b, rcond)
+            if is_good.item():
+                return LstsqResult(x, residuals, rank, _values_later(lower, second, a.dtype))
             *found, is_full = _by_reflections(a, b, rcond)
             if is_full.item():
                 return LstsqResult(*found)
@@ -319,6 +331,83 @@ def _are_tall_on_gpu(a: Any, b: Any) -> bool:
     if a.dtype.char not in "fd" or b.dtype != a.dtype or a.ndim < 2 or not (a.size and b.size):
         return False
     return bool(a.shape[-2] >= a.shape[-1])
+
+
+# --- on a GPU, without the caller's wait for singular values --------------------------------------
+
+_SHIFT = (
+    8 * np.finfo(np.float64).eps
+)  # of the largest of A^T A, so that its factor exists more often
+_CORRECTIONS = 3  # each leaves 1e-4 of what the solution is away
+_AWAY = 1e-4  # of Q^T Q from I
+_ROUNDED = 1e-5  # how far the inverse of a triangle times it may be from I
+_BELOW = 0.45  # of 1 / rcond are conditions for which the rank is full beyond doubt
+
+
+@on_gpu("a", "b")
+def _by_products(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
+    """What `lstsq` gives but for s, factors that have s, and whether that is so; else it is undefined.
+
+    With L L^T = A^T A, nearly, and Q = A L^-T: X = L^-T Q^T B, corrected by what its residuals give, in
+    float64. Each step leaves |Q^T Q - I| of the error, so that X is as exact as by QR: Bjoerck, Stability
+    analysis of the method of seminormal equations for linear least squares problems, 1987. The rank is full
+    where 1 / |L^-1| is far above rcond |A|: with bounds of both norms, which are no estimates.
+    """
+    if isinstance(a, Tensor):  # the device cannot do it
+        raise NumericError("lstsq: products are for the device alone")
+    limit, n = settled_rcond("lstsq", a, rcond), a.shape[-1]
+    right = expand_dims(b, -1) if b.ndim == 1 else b
+    wide, sides, one = cast(a, "float64"), cast(right, "float64"), np.eye(n)
+    gram = matmul(transposed(wide), wide)
+    size = max_(gram, axis=(-2, -1), keepdims=True)
+    size = where(equal(size, 0), 1.0, size)
+    lower = cholesky(gram + size * (_SHIFT * one))
+    inverse = solve_triangular(lower, one, lower=True)
+    q = solve_triangular(lower, transposed(wide), lower=True)  # [..., n, m], each a column of Q
+    second = matmul(q, transposed(q))
+    x = matmul(transposed(inverse), matmul(q, sides))
+    for _ in range(_CORRECTIONS):
+        x = x + matmul(transposed(inverse), matmul(q, sides - matmul(wide, x)))
+    # The fourth power of |A| |L^-1|, or more: |M|^2 is at most the Frobenius norm of M M^T.
+    small = gram / size
+    first = _squares(matmul(inverse, transposed(inverse)) * size)
+    condition = first * sqrt(_squares(matmul(small, small)))
+    most = min(_ROUNDED / (n * np.finfo(np.float64).eps), _BELOW / max(limit, 1e-30))
+    near = less_equal(_squares(second - one), _AWAY**2)  # False for NaN, as the next
+    is_good = where(
+        near, where(less_equal(condition, most**4), np.int64(1), np.int64(0)), np.int64(0)
+    )
+    rank, left = is_good * np.int64(n), matmul(wide, x) - sides
+    residuals = sum_(left * left, axis=-2)
+    if b.ndim == 1:
+        x, residuals = squeeze(x, axis=-1), squeeze(residuals, axis=-1)
+    x, residuals = cast(x, a.dtype), cast(residuals, a.dtype)
+    return x, residuals, rank, lower, second, min_(is_good)
+
+
+def _squares(x: Any) -> Any:
+    """Sums of squares of matrices."""
+    return sum_(x * x, axis=(-2, -1))
+
+
+def _values_later(lower: Tensor, second: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Singular values of L Q^T, of float64, which are computed when they are first read."""
+    if lower.kind is not Kind.DEVICE:
+        at_once: Tensor = _values_of_factors(lower, second, dtype.name)
+        return at_once
+    shape, device = lower.shape[:-1], lower.device
+    memory = MemoryManager.late(
+        math.prod(shape), dtype, device,
+        lambda: _values_of_factors(lower, second, dtype.name).memory,
+    )  # fmt: skip
+    return Tensor.over(memory, memory.frame().reshape(shape))
+
+
+@on_gpu("lower", "second")
+def _values_of_factors(lower: Any, second: Any, dtype: str) -> Any:
+    """The same at once, of L and Q^T Q: A = (Q C^-T) (C^T L^T) with C C^T = Q^T Q."""
+    triangle = matmul(transposed(cholesky(second)), transposed(lower))
+    return cast(values_of("lstsq", "a", triangle), dtype)
 
 
 @on_gpu("a", "b")

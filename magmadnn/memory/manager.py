@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -17,7 +18,7 @@ from . import transfers
 from .dtypes import as_dtype
 from .kinds import Kind
 from .pool import DeviceSource
-from .sides import ElsewhereSides, ForeignBlock, Side, Sides
+from .sides import ElsewhereSides, ForeignBlock, LateSides, Side, Sides
 
 Array = NDArray[Any]
 _BYTES = np.dtype(np.uint8)
@@ -93,6 +94,24 @@ class MemoryManager:
         self = cls.__new__(cls)
         self._size, self._dtype, self._frame = size, dtype, None
         self._sides = Sides.on_device(source, device, size * dtype.itemsize)
+        return self
+
+    @classmethod
+    def late(
+        cls, size: int, dtype: np.dtype[Any], device: int, make: Callable[[], MemoryManager]
+    ) -> MemoryManager:
+        """DEVICE memory whose elements are computed when they are first asked for.
+
+        Args:
+            size: number of elements.
+            dtype: element type.
+            device: number of the device.
+            make: gives memory of the same size, dtype and device, which becomes this one. It is called once,
+                by the first who wants an address; where it raises an error, the next one calls it again.
+        """
+        self = cls.__new__(cls)
+        self._size, self._dtype, self._frame = size, dtype, None
+        self._sides = LateSides(device, size * dtype.itemsize, lambda: _block_of(make()))
         return self
 
     @classmethod
@@ -442,6 +461,11 @@ def _restored(data: bytes, dtype: str, kind: str, device: int) -> MemoryManager:
     memory = MemoryManager(elements.size, dtype, kind, device)
     memory.copy_from(elements)
     return memory
+
+
+def _block_of(memory: MemoryManager) -> ForeignBlock:
+    """The device's side of a memory, which lives as long as that is used."""
+    return ForeignBlock(memory.device_pointer(), memory)
 
 
 def _adopted(array: ArrayLike) -> MemoryManager:

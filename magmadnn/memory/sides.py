@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -290,3 +291,28 @@ class ElsewhereSides(Sides):
             "these values lie in parts on several workers, and a training that would bring them together has "
             "not ended: make the model again, and load a checkpoint"
         )
+
+
+class LateSides(Sides):
+    """DEVICE bytes that are computed when they are first asked for.
+
+    Args:
+        device: its number.
+        nbytes: how many.
+        make: computes them.
+    """
+
+    __slots__ = ("_computing", "_make")
+
+    def __init__(self, device: int, nbytes: int, make: Callable[[], ForeignBlock]) -> None:
+        self.kind, self.device, self.nbytes = Kind.DEVICE, device, nbytes
+        self._lease, self._memory, self._host = None, None, None
+        self._in_flight, self.lent = False, False
+        self.host_valid, self.device_valid, self.version = False, True, next(_versions)
+        self._make: Callable[[], ForeignBlock] | None = make
+        self._computing = ProcessLock()  # of its own: what is computed makes sides of other memory
+
+    def _make_device_side(self, zeroed: bool = True) -> None:
+        with self._computing:
+            if self._make is not None:
+                self._lease, self._make = self._make(), None

@@ -601,7 +601,11 @@ def test_many_right_sides_in_order_are_two_triangles() -> None:
     order = np.arange(n)
     for k, other in enumerate(places):
         order[[k, other]] = order[[other, k]]
-    for transpose, count, ordered in ((False, sides, True), (True, sides, False), (False, 3, False)):
+    for transpose, count, ordered in (
+        (False, sides, True),
+        (True, sides, False),
+        (False, 3, False),
+    ):
         x = (b[:count, order] if ordered else b[:count]).copy("C")[None]
         call, _ = filled(
             "getrs", (transpose,), operands=(factors, x), pieces=(exchanges,), rows=count, columns=n,

@@ -192,7 +192,9 @@ def test_many_right_sides_are_put_in_the_order_of_the_factors(
         for value, place in ((np.nan, (n - 1, sides - 1)), (np.inf, (0, 0))):
             bad = b.copy()
             bad[place] = value
-            with pytest.raises(NumericError, match=rf"b holds {value} at \[{place[0]}, {place[1]}\]"):
+            with pytest.raises(
+                NumericError, match=rf"b holds {value} at \[{place[0]}, {place[1]}\]"
+            ):
                 run.run({x: a, y: bad})
         low = np.floor(a * 4)
         low[:, -1] = 0

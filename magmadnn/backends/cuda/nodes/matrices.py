@@ -22,13 +22,13 @@ def is_together(matrices: int, rows: int) -> bool:
     return matrices > 1 and rows <= LARGEST_TOGETHER
 
 
-# Right sides from which on rows are put in order by a kernel of our own: cuSOLVER exchanges them one after the
-# other, which takes as long as both triangles.
+# Right sides from which on rows are put in order by a kernel of our own: cuSOLVER exchanges them one after
+# the other, which takes as long as both triangles.
 LEAST_ORDERED = 64
 
 
 def by_order(matrices: int, sides: int, transpose: bool) -> bool:
-    """Whether getrs is given right sides in the order of the factors' rows: two triangles are left to solve."""
+    """Whether getrs is given right sides in the order of rows of the factors, and solves two triangles."""
     return matrices == 1 and sides >= LEAST_ORDERED and not transpose
 
 

@@ -131,7 +131,11 @@ class InOrder:
         """The function."""
         item = MEMORY[self.dtype]
         kinds = parameters(
-            self.slots, x0=f"const {item} *", x1=f"const {item} *", result=f"{item} *", faults="i64 *"
+            self.slots,
+            x0=f"const {item} *",
+            x1=f"const {item} *",
+            result=f"{item} *",
+            faults="i64 *",
         )
         return f"""extern "C" __global__ void {name}({kinds}) {{
   __shared__ int others[{_TILE}];
