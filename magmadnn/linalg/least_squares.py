@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError, NumericError, ShapeError
+from magmadnn.errors import ArgumentError, NumericError, OutOfMemoryError, ShapeError
 from magmadnn.graph.op import (
     REQUIRED,
     Array,
@@ -40,6 +40,7 @@ from magmadnn.ops import (
     squeeze,
     where,
 )
+from magmadnn.ops import abs as abs_
 from magmadnn.ops import max as max_
 from magmadnn.ops import min as min_
 from magmadnn.ops import sum as sum_
@@ -285,17 +286,23 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
         ShapeError: if the sizes do not fit.
     """
     if _are_tall_on_gpu(a, b):
+        rank_is = _LOW
         with suppress(NumericError, ShapeError, ArgumentError):  # which `_by_values` raises too
-            x, residuals, rank, lower, second, is_good = _by_products(a, b, rcond)
-            if is_good.item():
+            try:
+                x, residuals, rank, lower, second, known_of_rank = _by_products(a, b, rcond)
+                rank_is = known_of_rank.item()
+            except OutOfMemoryError:  # the other ways need less
+                rank_is = _UNKNOWN
+            if rank_is == _FULL:
                 return LstsqResult(x, residuals, rank, _values_later(lower, second, a.dtype))
-            *found, is_full = _by_reflections(a, b, rcond)
-            if is_full.item():
-                return LstsqResult(*found)
+            if rank_is == _UNKNOWN:
+                *found, is_full = _by_reflections(a, b, rcond)
+                if is_full.item():
+                    return LstsqResult(*found)
     return _by_values(a, b, rcond)
 
 
-@on_gpu("a", "b")
+@on_gpu("a", "b", finite=True)
 def _by_values(a: Any, b: Any, rcond: float | None) -> LstsqResult:
     """By singular values, of any rank."""
     if (at_once := known(a, b)) is not None:
@@ -335,23 +342,28 @@ def _are_tall_on_gpu(a: Any, b: Any) -> bool:
 
 # --- on a GPU, without the caller's wait for singular values --------------------------------------
 
-_SHIFT = (
-    8 * np.finfo(np.float64).eps
-)  # of the largest of A^T A, so that its factor exists more often
+# Of the largest number of A^T A, so that its factor exists more often.
+_SHIFT = 8 * float(np.finfo(np.float64).eps)
 _CORRECTIONS = 3  # each leaves 1e-4 of what the solution is away
 _AWAY = 1e-4  # of Q^T Q from I
 _ROUNDED = 1e-5  # how far the inverse of a triangle times it may be from I
 _BELOW = 0.45  # of 1 / rcond are conditions for which the rank is full beyond doubt
+# Conditions from which on the rank is taken to be low, since the shift hides what is above them.
+_HIDDEN = 3e6
+_LEAST_LOW = 4  # of 1 / rcond: the same, where that is less
+
+_LOW, _UNKNOWN, _FULL = -1, 0, 1  # what is known of the ranks
 
 
 @on_gpu("a", "b")
 def _by_products(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
-    """What `lstsq` gives but for s, factors that have s, and whether that is so; else it is undefined.
+    """What `lstsq` gives but for s, factors that have s, and `_FULL`; else what else is known of the ranks.
 
     With L L^T = A^T A, nearly, and Q = A L^-T: X = L^-T Q^T B, corrected by what its residuals give, in
     float64. Each step leaves |Q^T Q - I| of the error, so that X is as exact as by QR: Bjoerck, Stability
     analysis of the method of seminormal equations for linear least squares problems, 1987. The rank is full
-    where 1 / |L^-1| is far above rcond |A|: with bounds of both norms, which are no estimates.
+    where 1 / |L^-1| is far above rcond |A|: with bounds of both norms, which are no estimates. Numbers that
+    are not finite, and those whose squares are not, make no full rank.
     """
     if isinstance(a, Tensor):  # the device cannot do it
         raise NumericError("lstsq: products are for the device alone")
@@ -373,16 +385,26 @@ def _by_products(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
     first = _squares(matmul(inverse, transposed(inverse)) * size)
     condition = first * sqrt(_squares(matmul(small, small)))
     most = min(_ROUNDED / (n * np.finfo(np.float64).eps), _BELOW / max(limit, 1e-30))
-    near = less_equal(_squares(second - one), _AWAY**2)  # False for NaN, as the next
-    is_good = where(
-        near, where(less_equal(condition, most**4), np.int64(1), np.int64(0)), np.int64(0)
-    )
+    near = less_equal(_squares(second - one), _AWAY**2)  # False for NaN, as all that follow
+    is_good = _all_hold(near, less_equal(condition, most**4))
     rank, left = is_good * np.int64(n), matmul(wide, x) - sides
     residuals = sum_(left * left, axis=-2)
+    ends = less_equal(residuals, np.finfo(np.float64).max)
+    least = min(_HIDDEN, _LEAST_LOW / max(limit, 1e-30))
+    is_low = max_(where(greater(condition, least**4), np.int64(1), np.int64(0)))
+    known_of_rank = min_(is_good) * min_(_all_hold(ends)) - is_low
     if b.ndim == 1:
         x, residuals = squeeze(x, axis=-1), squeeze(residuals, axis=-1)
     x, residuals = cast(x, a.dtype), cast(residuals, a.dtype)
-    return x, residuals, rank, lower, second, min_(is_good)
+    return x, residuals, rank, lower, second, known_of_rank
+
+
+def _all_hold(*conditions: Any) -> Any:
+    """1 where all of them hold, else 0."""
+    found: Any = np.int64(1)
+    for condition in conditions:
+        found = where(condition, found, np.int64(0))
+    return found
 
 
 def _squares(x: Any) -> Any:
@@ -414,7 +436,8 @@ def _values_of_factors(lower: Any, second: Any, dtype: str) -> Any:
 def _by_reflections(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
     """What `lstsq` gives where all matrices have full rank, by QR, and whether they do; else x is undefined.
 
-    The singular values are those of R, which are those of A; singular vectors are not computed.
+    The singular values are those of R, which are those of A; singular vectors are not computed. It says no,
+    too, where B is not finite, since `_by_values` says where.
     """
     if isinstance(a, Tensor):  # the device cannot do it: `_by_values` says what is wrong
         raise NumericError("lstsq: QR is for the device alone")
@@ -426,5 +449,6 @@ def _by_reflections(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
     zeros = equal(diagonal(lower), 0)  # a triangle with a zero on its diagonal has no inverse
     safe = lower + with_diagonal(where(zeros, np.ones((), a.dtype), 0))
     x = solve_triangular(safe, matmul(adjoint(q), right), lower=True, transpose=True)
-    is_full = min_(where(greater(s[..., -1], s[..., 0] * limit), np.int64(1), np.int64(0)))
-    return *_with_rest(a, x, right, s, limit, b.ndim == 1), is_full
+    is_full = min_(_all_hold(greater(s[..., -1], s[..., 0] * limit)))
+    ends = min_(_all_hold(less_equal(abs_(right), limits_of(a.dtype).max)))
+    return *_with_rest(a, x, right, s, limit, b.ndim == 1), is_full * ends

@@ -254,4 +254,4 @@ def _is_small(node: MatrixNode) -> bool:
 
 
 def _by_polar(node: MatrixNode) -> bool:
-    return by_polar(node.height, node.width)
+    return by_polar(node.height, node.width, node.settings[0])

@@ -33,7 +33,7 @@ def by_order(matrices: int, sides: int, transpose: bool) -> bool:
 
 
 # Columns up to which singular values alone are found by the QR method, which is faster there than Jacobi's.
-MOST_BY_QR = 128
+MOST_BY_QR = 64
 
 
 def by_qr(height: int, width: int, vectors: bool) -> bool:
@@ -41,13 +41,13 @@ def by_qr(height: int, width: int, vectors: bool) -> bool:
     return not vectors and min(height, width) <= MOST_BY_QR
 
 
-# Columns from which on the polar decomposition is faster than Jacobi's method.
-LEAST_POLAR = 192
+# Columns from which on the polar decomposition is faster than Jacobi's method, with vectors and without.
+LEAST_POLAR, LEAST_POLAR_ALONE = 192, 128
 
 
-def by_polar(height: int, width: int) -> bool:
+def by_polar(height: int, width: int, vectors: bool) -> bool:
     """Whether singular values are found by the polar decomposition, which wants a copy to fall back to."""
-    return min(height, width) >= LEAST_POLAR
+    return min(height, width) >= (LEAST_POLAR if vectors else LEAST_POLAR_ALONE)
 
 
 def sizes_of_singular(height: int, width: int, full: bool) -> tuple[int, int, int]:

@@ -70,11 +70,12 @@ def bytes_of_singular(kernel: Library, values: dict[str, int]) -> tuple[int, ...
 
     The library's Jacobi method writes U and V where only values are wanted, too.
     """
-    _, full = kernel.settings
+    vectors, full = kernel.settings
     p, q, columns = sizes_of_singular(values["height"], values["width"], full)
     item = ITEM_BYTES[kernel.dtype] * values["matrices"]
     sides = item * p * columns, item * q * q
-    spare = item // values["matrices"] * p * q if by_polar(p, q) and values["matrices"] else 0
+    has_copy = by_polar(p, q, vectors) and values["matrices"]
+    spare = item // values["matrices"] * p * q if has_copy else 0
     return (item * p * q, item * q, *sides, spare)
 
 
