@@ -26,6 +26,7 @@ from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.dtypes import limits_of
+from magmadnn.ops import abs as abs_
 from magmadnn.ops import (
     cast,
     conj,
@@ -40,7 +41,6 @@ from magmadnn.ops import (
     squeeze,
     where,
 )
-from magmadnn.ops import abs as abs_
 from magmadnn.ops import max as max_
 from magmadnn.ops import min as min_
 from magmadnn.ops import sum as sum_

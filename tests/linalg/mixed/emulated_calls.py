@@ -221,10 +221,25 @@ class Work:
             goal = at(to + 4 * 32 * t * (BLOCK + 1), F32, 32, 32, BLOCK)
             goal[...] = np.linalg.inv(x) if np.diag(x).all() else np.nan
 
-    def times(self, a: int, ld: int, x: int, begin: int, to: int, rows: int, sign: float) -> None:
-        vector = at(x, F32, 1, BLOCK, BLOCK)[0]
-        base = at(begin, F32, 1, rows, rows)[0] if begin else 0
-        at(to, F32, 1, rows, rows)[0] = base + F32(sign) * (at(a, F32, rows, BLOCK, ld) @ vector)
+    def leave(self, processors: int) -> None:
+        """Products are done one after the other here."""
+
+    def substitute(
+        self, a: int, ld: int, inverses: int, rest: int, x: int, blocks: int, count: int, *, lower: bool
+    ) -> None:  # fmt: skip
+        total = blocks * BLOCK
+        matrix, left, goal = (
+            at(a, F32, total, total, ld),
+            at(rest, F32, 1, total, total)[0],
+            at(x, F32, 1, total, total)[0],
+        )
+        assert not at(count, I32, 1, 1, 1).any()
+        for block in range(blocks) if lower else reversed(range(blocks)):
+            own = slice(block * BLOCK, (block + 1) * BLOCK)
+            others = slice(own.stop, total) if lower else slice(0, own.start)
+            inverse = at(inverses + 4 * own.start * (BLOCK + 1), F32, BLOCK, BLOCK, BLOCK)
+            goal[own] = inverse @ left[own]
+            left[others] -= matrix[others, own] @ goal[own]
 
     def narrow(
         self, a: int, n: int, to: int, total: int, scale: float, sums: int, most: int

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import MagmaDNNError, NumericError
+from magmadnn.backends.cuda import available
+from magmadnn.errors import MagmaDNNError, NumericError, ShapeError
+from magmadnn.linalg import general_eigenvalues
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.tensor.eager.programs import Programs
 from tests.runtime.cuda.devices import on
@@ -101,3 +108,72 @@ def test_results_of_the_host_lie_where_the_operand_does() -> None:
                 np.testing.assert_allclose(one.read(), other.read(), atol=1e-13)
         high = L.lu(there(square(4, 3)))
         assert [x.shape for x in high] == [(4, 4), (4, 3), (3, 3)] and high.L.kind is md.DEVICE
+
+
+@needs_compiler
+def test_eigenvalues_of_one_large_matrix_are_found_on_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a library that NumPy stands for here; what it cannot do, the host does or refuses."""
+    calls: list[str] = []
+
+    def noted(name: str) -> Any:
+        def call(a: np.ndarray) -> Any:
+            calls.append(name)
+            if a[0, 0] == 7:
+                raise np.linalg.LinAlgError("no convergence")
+            found = getattr(np.linalg, name)(a)
+            return found if name == "eigvals" else tuple(x.astype(complex) for x in found)
+
+        return call
+
+    library = SimpleNamespace(
+        cuda=SimpleNamespace(Device=lambda number: nullcontext()), asarray=lambda a: a.read(),
+        isfinite=np.isfinite, ascontiguousarray=np.ascontiguousarray,
+        linalg=SimpleNamespace(eig=noted("eig"), eigvals=noted("eigvals")),
+    )  # fmt: skip
+    monkeypatch.setattr(general_eigenvalues, "array_library", lambda: library)
+    monkeypatch.setattr(general_eigenvalues, "LEAST_ON_DEVICE", 5)
+    monkeypatch.setitem(
+        sys.modules, "cupyx", SimpleNamespace(errstate=lambda linalg: nullcontext())
+    )
+    a = square(5, 5)
+    symmetric, failing, holes = a + a.T, a.copy(), a.copy()
+    failing[0, 0], holes[1, 2] = 7, np.nan
+    with on("emulated"):
+        for values in (a, symmetric, failing):
+            w, v = L.eig(there(values))
+            exact = np.linalg.eig(values)
+            assert w.dtype == exact[0].dtype and v.dtype == exact[1].dtype
+            np.testing.assert_allclose(w.read(), exact[0], rtol=1e-12)
+            np.testing.assert_allclose(values @ v.read(), v.read() * w.read(), atol=1e-12)
+            np.testing.assert_allclose(L.eigvals(there(values)).read(), exact[0], rtol=1e-12)
+        assert calls == ["eig", "eigvals"] * 3
+        for name in ("eig", "eigvals"):
+            with pytest.raises(NumericError, match=rf"{name}: a holds nan at \[1, 2\]"):
+                getattr(L, name)(there(holes))
+            with pytest.raises(ShapeError, match=name):
+                getattr(L, name)(there(a[:, :4]))
+            for others in (square(2, 5, 5), square(4, 4), a + 0j):
+                getattr(L, name)(there(others))
+        assert len(calls) == 6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not available()[0], reason="no GPU")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_eigenvalues_of_the_device(dtype: str) -> None:
+    n = general_eigenvalues.LEAST_ON_DEVICE
+    a = RNG.normal(size=(n, n)).astype(dtype)
+    eps = np.finfo(dtype).eps
+    for values in (a, a + a.T):
+        w, v = (x.numpy() for x in L.eig(md.Tensor.holding(values, "DEVICE")))
+        exact = np.linalg.eigvals(values.astype("d"))
+        assert w.dtype == np.linalg.eig(values)[0].dtype and v.dtype == w.dtype
+        assert np.abs(values @ v - v * w).max() <= 20 * n * eps * np.abs(exact).max()
+        np.testing.assert_allclose(np.linalg.norm(v, axis=0), 1, rtol=50 * eps)
+        alone = L.eigvals(md.Tensor.holding(values, "DEVICE")).numpy()
+        size = np.abs(exact).max()
+        for found in (w, alone):
+            apart = np.abs(np.sort_complex(found)[:, None] - exact[None]).min(0).max()
+            assert apart <= 50 * n * eps * size

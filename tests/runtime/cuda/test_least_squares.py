@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -330,23 +330,28 @@ def test_threads_that_read_late_values_compute_them_once(device: Emulator) -> No
     np.testing.assert_allclose(md.linalg.lstsq(there(a), there(b)).s.read(), s)  # programs are made
     for _ in range(5):
         late, before = md.linalg.lstsq(there(a), there(b)).s, decompositions(device)
-        found: list[Any] = []
-        begin = threading.Barrier(4)
-
-        def read(number: int) -> None:
-            begin.wait()
-            one = late if number % 2 else late * 1
-            found.append(np.asarray(one.read()))
-
-        threads = [threading.Thread(target=read, args=(k,)) for k in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
+        found = in_threads(lambda number, late=late: late if number % 2 else late * 1)
         assert len(found) == 4 and decompositions(device) - before <= 1
         for one in found:
             np.testing.assert_allclose(one, s, rtol=1e-13)
+
+
+def in_threads(call: Callable[[int], Any]) -> list[np.ndarray]:
+    """What four threads that begin together read."""
+    found: list[np.ndarray] = []
+    begin = threading.Barrier(4)
+
+    def run(number: int) -> None:
+        begin.wait()
+        found.append(np.asarray(call(number).read()))
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return found
 
 
 def test_late_memory_is_asked_again_after_an_error(device: Emulator) -> None:

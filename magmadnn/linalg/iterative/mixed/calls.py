@@ -17,7 +17,20 @@ _LARGER_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _AS_IT_IS, _TURNED = c_int(0), c_int(1)  # CUBLAS_OP_N, CUBLAS_OP_T
 _FLOAT, _HALF = c_int(0), c_int(2)  # CUDA_R_32F, CUDA_R_16F
 _IN_FLOAT, _ANY = c_int(68), c_int(-1)  # CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT
-_ROWS_OF_WARPS = 8  # of `times`, in a block
+_OF_SUBSTITUTE = 512  # threads of a block, of which each multiprocessor has one
+
+
+# What sgemm is given, so that plain numbers may be: there are hundreds of calls.
+_OF_SGEMM = (
+    c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p,
+    c_void_p, c_int,
+)  # fmt: skip
+
+
+@lru_cache
+def _place_of(value: float) -> Any:
+    """Where a number of float32 lies."""
+    return byref(c_float(value))
 
 
 @lru_cache
@@ -45,7 +58,7 @@ class Calls:
             name: module.get_function(name).kernel
             for name in (
                 "panel", "exchange", "split_left", "split_right", "invert_lower", "invert_upper",
-                "times", "narrow",
+                "substitute", "narrow",
             )
         }  # fmt: skip
         panel = self._functions["panel"]
@@ -54,9 +67,12 @@ class Calls:
         for attribute, value in ((_DYNAMIC_SHARED_BYTES, most), (_LARGER_CLUSTERS, 1)):
             driver.call("cuFuncSetAttribute", c_void_p(panel.ptr), c_int(attribute), c_int(value))
         self._integer, self._single = cupy.int32, cupy.float32
+        self._processors = cupy.cuda.Device(device).attributes["MultiProcessorCount"]
         cupy.cuda.device.get_cublas_handle()  # CuPy loads the library with the first call
         version = cupy.cuda.nvrtc.getVersion()[0]
         self._blas = ctypes.CDLL(f"libcublas.so.{version}")
+        self._sgemm = self._blas.cublasSgemm_v2
+        self._sgemm.argtypes = _OF_SGEMM
         self._handle = c_void_p()
         self._blas_call("cublasCreate_v2", byref(self._handle))
         self._blas_call("cublasSetStream_v2", self._handle, c_void_p(stream.ptr))
@@ -69,12 +85,20 @@ class Calls:
         if status := getattr(self._blas, name)(*arguments):
             raise DeviceError(f"the device failed: {name} gives status {status}")
 
+    def leave(self, processors: int) -> None:
+        """Have cuBLAS leave so many multiprocessors to other streams, where it knows how."""
+        if hasattr(self._blas, "cublasSetSmCountTarget"):
+            most = c_int(max(self._processors - processors, 1))
+            self._blas_call("cublasSetSmCountTarget", self._handle, most)
+
     def _launch(
-        self, name: str, blocks: int, threads: int, *arguments: Any, shared: int = 0
-    ) -> None:
+        self, name: str, blocks: int, threads: int, *arguments: Any, shared: int = 0,
+        together: bool = False,
+    ) -> None:  # fmt: skip
         self._functions[name](
-            (blocks,), (threads,), arguments, shared_mem=shared, stream=self.stream
-        )
+            (blocks,), (threads,), arguments, shared_mem=shared, stream=self.stream,
+            enable_cooperative_groups=together,
+        )  # fmt: skip
 
     # --- kernels ----------------------------------------------------------------------------------
 
@@ -115,12 +139,16 @@ class Calls:
         """Inverses of triangles of 32 rows along the diagonal."""
         self._launch("invert_lower" if lower else "invert_upper", triangles, 32, a, ld, to)
 
-    def times(self, a: int, ld: int, x: int, begin: int, to: int, rows: int, sign: float) -> None:
-        """to [rows] = begin + sign a x for a [rows, BLOCK]; begin 0 is none."""
-        blocks = -(-rows // _ROWS_OF_WARPS)
+    def substitute(
+        self, a: int, ld: int, inverses: int, rest: int, x: int, blocks: int, count: int, *, lower: bool
+    ) -> None:  # fmt: skip
+        """x with T x = rest for a triangle T, by inverses of blocks on its diagonal; `rest` is overwritten.
+
+        Blocks of the grid meet at `count`, a word that is 0.
+        """
         self._launch(
-            "times", blocks, 32 * _ROWS_OF_WARPS, a, ld, x, begin, to, self._integer(rows),
-            self._single(sign),
+            "substitute", self._processors, _OF_SUBSTITUTE, a, ld, inverses, rest, x,
+            self._integer(blocks), self._integer(lower), count, together=True,
         )  # fmt: skip
 
     def narrow(
@@ -162,12 +190,11 @@ class Calls:
         inner: int, alpha: float, beta: float,
     ) -> None:  # fmt: skip
         """to = alpha a b + beta to in float32."""
-        first, second = c_float(alpha), c_float(beta)
-        self._blas_call(
-            "cublasSgemm_v2", self._handle, _AS_IT_IS, _AS_IT_IS, c_int(columns), c_int(rows),
-            c_int(inner), byref(first), c_void_p(b), c_int(ldb), c_void_p(a), c_int(lda),
-            byref(second), c_void_p(to), c_int(ld),
-        )  # fmt: skip
+        if status := self._sgemm(
+            self._handle, 0, 0, columns, rows, inner, _place_of(alpha), b, ldb, a, lda, _place_of(beta),
+            to, ld,
+        ):  # fmt: skip
+            raise DeviceError(f"the device failed: cublasSgemm gives status {status}")
 
     def products(
         self, a: tuple[int, int, int], b: tuple[int, int, int], to: tuple[int, int, int],

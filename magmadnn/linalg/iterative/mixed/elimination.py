@@ -14,6 +14,9 @@ from .kernels import BLOCK, BLOCKS, STEP, THREADS
 _SCALE_OF_L = 256.0
 _INVERTED = 128  # rows of triangles whose inverses make rows of U
 _FIRST = -1  # the priority of what others wait for
+# Multiprocessors that products of the whole rest leave to panels: their blocks stay until all is done, so
+# that a cluster finds no room beside them.
+_LEFT_TO_PANELS = 32
 _BESIDE = BLOCK * (BLOCK + 1)  # elements from one block of an inverse to the next one
 
 MOST_ROWS = BLOCKS * THREADS * 4  # whose panels of eight columns a cluster has in its registers
@@ -55,6 +58,8 @@ class Elimination:
         self._side = cupy.cuda.Stream(non_blocking=True) if ahead else self._main
         self._first = Calls(cupy, device, self.width, self._main)
         self._second = Calls(cupy, device, self.width, self._side) if ahead else self._first
+        if ahead:
+            self._second.leave(_LEFT_TO_PANELS)
         single, half = cupy.float32, cupy.float16
         self.matrix = cupy.empty((total, total), single)
         self.order = cupy.arange(total, dtype="int32")
@@ -94,6 +99,7 @@ class Elimination:
         self._main.wait_event(begun)
         self._side.wait_event(begun)
         changed, first = None, self._first
+        self._panel(0)
         for number, column in enumerate(range(0, self.total, BLOCK)):
             self._block(column)
             behind, rest = column + BLOCK, self.total - column - BLOCK
@@ -106,22 +112,31 @@ class Elimination:
                 self._main.wait_event(changed)
             if rest:
                 self._change(first, column, behind, behind + BLOCK, left, 0, scale)
+                own = self._main.record()
+                self._panel(behind)
             self._side.wait_event(known)
             self._exchange_others(self._second, column)
-            if rest > BLOCK:
-                self._change(self._second, column, behind + BLOCK, self.total, left, 1, scale)
+            if rest > BLOCK:  # its product begins when the panel has its multiprocessors
+                self._change(self._second, column, behind + BLOCK, self.total, left, 1, scale, own)
             changed = self._side.record()
         self._main.wait_event(changed)
         self._invert(first, 0, self.total, lower=True, since=_INVERTED)
         self._invert(first, 0, self.total, lower=False)
         self._cupy.cuda.get_current_stream().wait_event(self._main.record())
 
+    def _panel(self, k: int) -> None:
+        """Factorise the panel that begins with column k."""
+        moves = self._moves.data.ptr + 4 * STEP * (k // self.width)
+        rows, wrong = self.total - k, self.wrong.data.ptr
+        self._first.panel(self.at(k, k), self.total, rows, moves, wrong)
+
     def _block(self, column: int) -> None:
-        """Panels of the next columns, and what they do to each other."""
+        """Panels of the next columns behind the first one, and what they do to each other."""
         calls, width, total = self._first, self.width, self.total
         for k in range(column, column + BLOCK, width):
+            if k > column:
+                self._panel(k)
             moves = self._moves.data.ptr + 4 * STEP * (k // width)
-            calls.panel(self.at(k, k), total, total - k, moves, self.wrong.data.ptr)
             calls.exchange(
                 self.at(k, 0),
                 total,
@@ -152,9 +167,13 @@ class Elimination:
         )  # fmt: skip
 
     def _change(
-        self, calls: Calls, column: int, begin: int, end: int, left: int, side: int, scale: float
-    ) -> None:
-        """Exchange rows in columns behind the block, make those of U, and take their products off."""
+        self, calls: Calls, column: int, begin: int, end: int, left: int, side: int, scale: float,
+        after: Any = None,
+    ) -> None:  # fmt: skip
+        """Exchange rows in columns behind the block, make those of U, and take their products off.
+
+        Where there is an event `after`, products wait for it.
+        """
         moves, steps = self._steps(column)
         calls.exchange(self.at(column, 0), self.total, begin, end, moves, steps=steps)
         columns, rows = end - begin, self.total - column - BLOCK
@@ -174,6 +193,8 @@ class Elimination:
                 _INVERTED, columns, _INVERTED, 1.0, 0.0,
             )  # fmt: skip
         calls.split_right(found, upper, self.total, right, columns, scale)
+        if after is not None:
+            self._side.wait_event(after)
         calls.of_halves(
             left, right, self.at(column + BLOCK, begin), self.total, rows, columns,
             -1 / (_SCALE_OF_L * scale), 1.0,
@@ -221,7 +242,13 @@ class Elimination:
         now = cupy.cuda.get_current_stream()
         rest = cupy.ascontiguousarray(right[:, self.order])
         middle, x = cupy.empty_like(rest), cupy.empty_like(rest)
+        counts = cupy.zeros(2, "uint32")
         self._main.wait_event(now.record())
+        if len(rest) == 1:
+            self._substitute(self._lower, rest, middle, counts.data.ptr, lower=True)
+            self._substitute(self._upper, middle, x, counts.data.ptr + 4, lower=False)
+            now.wait_event(self._main.record())
+            return x
         for block in range(total // BLOCK):
             row = block * BLOCK
             self._solve_block(self._lower, block, rest, middle)
@@ -234,29 +261,26 @@ class Elimination:
         now.wait_event(self._main.record())
         return x
 
+    def _substitute(self, store: Any, rest: Any, x: Any, count: int, *, lower: bool) -> None:
+        self._first.substitute(
+            self.at(0, 0), self.total, store.data.ptr, rest.data.ptr, x.data.ptr,
+            self.total // BLOCK, count, lower=lower,
+        )  # fmt: skip
+
     def _solve_block(self, store: Any, block: int, rest: Any, to: Any) -> None:
         inverse, place = store.data.ptr + 4 * _BESIDE * block, 4 * block * BLOCK
-        count, calls = len(rest), self._first
-        if count == 1:
-            calls.times(inverse, BLOCK, rest.data.ptr + place, 0, to.data.ptr + place, BLOCK, 1.0)
-        else:
-            calls.sides(
-                inverse, BLOCK, rest.data.ptr + place, self.total, to.data.ptr + place, self.total,
-                BLOCK, count, 1.0, 0.0,
-            )  # fmt: skip
+        self._first.sides(
+            inverse, BLOCK, rest.data.ptr + place, self.total, to.data.ptr + place, self.total, BLOCK,
+            len(rest), 1.0, 0.0,
+        )  # fmt: skip
 
     def _take_off(self, row: int, column: int, rows: int, x: Any, rest: Any) -> None:
         """Take what is known by now off other rows."""
-        if not rows:
-            return
-        a, calls = self.at(row, column), self._first
-        known, place = x.data.ptr + 4 * column, rest.data.ptr + 4 * row
-        if len(x) == 1:
-            calls.times(a, self.total, known, place, place, rows, -1.0)
-        else:
-            calls.sides(
-                a, self.total, known, self.total, place, self.total, rows, len(x), -1.0, 1.0
-            )
+        if rows:
+            self._first.sides(
+                self.at(row, column), self.total, x.data.ptr + 4 * column, self.total,
+                rest.data.ptr + 4 * row, self.total, rows, len(x), -1.0, 1.0,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Give back what the libraries hold."""

@@ -310,23 +310,80 @@ extern "C" __global__ void invert_upper(const float *a, i64 ld, float *to) {
   }
 }
 
-// --- products with a vector --------------------------------------------------------------------------
+// --- a triangle with one right side ------------------------------------------------------------------
 
-// to[row] = from[row] + sign sum over BLOCK columns of a[row, .] x[.], a warp for each row; from may be 0
-extern "C" __global__ void times(
-    const float *a, i64 ld, const float *x, const float *from, float *to, int rows, float sign) {
-  const int row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-  if (row >= rows) return;
-  const float4 *const line = (const float4 *)(a + row * ld), *const vector = (const float4 *)x;
+// Blocks of a grid meet: each adds one when all its threads are there, and goes on when enough did.
+__device__ __forceinline__ void arrive(u32 *count) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(count, 1u);
+  }
+}
+
+__device__ __forceinline__ void meet(const u32 *count, u32 goal) {
+  if (threadIdx.x == 0) {
+    u32 now;
+    do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
+    while (now < goal);
+  }
+  __syncthreads();
+}
+
+// Of BLOCK numbers that other blocks have written, those of a lane.
+__device__ __forceinline__ void taken(const float *from, int lane, float4 (&v)[BLOCK / 128]) {
+#pragma unroll
+  for (int k = 0; k < BLOCK / 128; ++k) v[k] = __ldcg((const float4 *)from + k * 32 + lane);
+}
+
+__device__ __forceinline__ float inner(const float *row, int lane, const float4 (&v)[BLOCK / 128]) {
   float sum = 0;
 #pragma unroll
   for (int k = 0; k < BLOCK / 128; ++k) {
-    const float4 u = line[k * 32 + lane], v = vector[k * 32 + lane];
-    sum += u.x * v.x + u.y * v.y + u.z * v.z + u.w * v.w;
+    const float4 u = ((const float4 *)row)[k * 32 + lane];
+    sum += u.x * v[k].x + u.y * v[k].y + u.z * v[k].z + u.w * v[k].w;
   }
 #pragma unroll
   for (int k = 16; k; k >>= 1) sum += __shfl_xor_sync(FULL, sum, k);
-  if (lane == 0) to[row] = (from ? from[row] : 0.0f) + sign * sum;
+  return sum;
+}
+
+// x with T x = rest for a triangle T of `blocks` times BLOCK rows, by inverses of blocks on its diagonal.
+// All blocks of the grid lie on the device at once; `count` is 0. `rest` is overwritten.
+extern "C" __global__ void __launch_bounds__(512, 1) substitute(
+    const float *a, i64 ld, const float *inverses, float *rest, float *x, int blocks, int lower, u32 *count) {
+  const int lane = threadIdx.x & 31, warps = gridDim.x * (blockDim.x >> 5);
+  const int warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x;
+  u32 goal = 0;
+  float4 v[BLOCK / 128];
+  for (int s = 0; s < blocks; ++s) {
+    const int block = lower ? s : blocks - 1 - s, next = lower ? block + 1 : block - 1;
+    const i64 begin = (i64)block * BLOCK;
+    const float *const inverse = inverses + begin * (BLOCK + 1);
+    taken(rest + begin, lane, v);
+    for (int row = warp; row < BLOCK; row += warps) {
+      const float found = inner(inverse + (i64)row * BLOCK, lane, v);
+      if (lane == 0) __stcg(x + begin + row, found);
+    }
+    if (s + 1 == blocks) break;
+    arrive(count);
+    meet(count, goal += gridDim.x);
+    taken(x + begin, lane, v);
+    // the rows that are needed next, and those that are not
+    for (int row = warp; row < BLOCK; row += warps) {
+      const i64 at = (i64)next * BLOCK + row;
+      const float off = inner(a + at * ld + begin, lane, v);
+      if (lane == 0) __stcg(rest + at, __ldcg(rest + at) - off);
+    }
+    arrive(count);
+    const i64 first = lower ? (i64)(next + 1) * BLOCK : 0, last = (i64)(lower ? blocks : next) * BLOCK;
+#pragma unroll 2
+    for (i64 at = first + warp; at < last; at += warps) {
+      const float off = inner(a + at * ld + begin, lane, v);
+      if (lane == 0) __stcg(rest + at, __ldcg(rest + at) - off);
+    }
+    meet(count, goal += gridDim.x);
+  }
 }
 
 // --- the matrix itself ---------------------------------------------------------------------------------
