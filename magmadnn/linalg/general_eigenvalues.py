@@ -9,7 +9,6 @@ import numpy as np
 from magmadnn.backends.cuda import array_library
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, NumericError
-from magmadnn.graph.op import Array
 from magmadnn.memory import Kind
 from magmadnn.tensor import Tensor, asarray, from_dlpack
 from magmadnn.tensor.on_gpu import on_gpu
@@ -17,18 +16,55 @@ from magmadnn.tensor.on_gpu import on_gpu
 from ._matrices import computed, refuse_unless_finite
 from ._operands import operand, refuse_unless_square
 
-# Rows from which on cuSOLVER is faster than the host: 512 rows of float64 took 83 ms there, 216 ms here.
+# Rows from which on cuSOLVER is used, between 64, where the host was faster (1.9 ms; 4.3 there), and 512
+# (216 ms; 83 there).
 LEAST_ON_DEVICE = 256
 
 
 class EigResult(NamedTuple):
-    """Eigenvalues [..., n] and eigenvectors [..., n, n], each a column; real where all of them are."""
+    """Eigenvalues [..., n] and eigenvectors [..., n, n], each a column.
+
+    Both are real where A is and no eigenvalue of the call has an imaginary part, with any version of NumPy.
+    """
 
     eigenvalues: Any
     eigenvectors: Any
 
 
-def _values(name: str, a: Any) -> Array:
+def _is_large_on_device(a: Any) -> bool:
+    """Whether it is one real matrix of a GPU's memory that is large enough for cuSOLVER."""
+    if type(a) is not Tensor or a.kind is not Kind.DEVICE or a.dtype.char not in "fd":
+        return False
+    return a.ndim == 2 and a.shape[0] == a.shape[1] and a.shape[0] >= LEAST_ON_DEVICE
+
+
+def _by_device(a: Any, vectors: bool) -> tuple[Tensor, ...] | None:
+    """Eigenvalues, and eigenvectors if they are wanted, of one large real matrix on a GPU; None for others.
+
+    And where the device cannot find them: without a library that has geev, or memory for it; where they do
+    not converge, and for numbers that are not finite, so that the host says what is wrong.
+    """
+    if not _is_large_on_device(a):
+        return None
+    cupy = array_library()
+    if cupy is None or not hasattr(cupy.linalg, "eig"):
+        return None
+    import cupyx
+
+    try:
+        with cupy.cuda.Device(a.device), cupyx.errstate(linalg="raise"):
+            matrix = cupy.asarray(a)
+            if not bool(cupy.isfinite(matrix).all()):
+                return None
+            found = cupy.linalg.eig(matrix) if vectors else (cupy.linalg.eigvals(matrix),)
+            return tuple(from_dlpack(cupy.ascontiguousarray(x)) for x in _real_if_all_are(*found))
+    except (RuntimeError, MemoryError, np.linalg.LinAlgError):
+        return None
+
+
+@on_gpu("a")
+def _by_host(a: Any, name: str) -> tuple[Tensor, ...]:
+    """The same of any matrices, by the function of NumPy with this name."""
     a = operand(name, "a", a, 2)
     if not isinstance(a, Tensor):
         raise ArgumentError(
@@ -37,49 +73,31 @@ def _values(name: str, a: Any) -> Array:
     refuse_unless_square(name, "a", a)
     (values,) = computed(a.read())
     refuse_unless_finite(name, "a", values)
-    return values
+    try:
+        found = getattr(np.linalg, name)(values)
+    except np.linalg.LinAlgError as error:
+        raise NumericError(f"{name}: {error}; scale the matrices") from None
+    results = found if name == "eig" else (found,)
+    if values.dtype.kind != "c":
+        results = _real_if_all_are(*results)
+    return tuple(asarray(x) for x in results)
 
 
-def _by_device(a: Any, vectors: bool) -> list[Tensor] | None:
-    """Eigenvalues, and eigenvectors if they are wanted, of one large real matrix on a GPU; None for others.
+def _real_if_all_are(values: Any, *vectors: Any) -> tuple[Any, ...]:
+    """Eigenvalues of real matrices, and eigenvectors: real if no eigenvalue has an imaginary part.
 
-    And where the device cannot find them: without a library that has geev, or memory for it; where they do
-    not converge, and for numbers that are not finite, so that the host says what is wrong.
+    NumPy's and CuPy's versions differ in this: NumPy's results are complex from 2.5 on.
     """
-    if (
-        type(a) is not Tensor
-        or a.kind is not Kind.DEVICE
-        or a.dtype.char not in "fd"
-        or a.ndim != 2
-    ):
-        return None
-    if (
-        a.shape[0] != a.shape[1]
-        or a.shape[0] < LEAST_ON_DEVICE
-        or (cupy := array_library()) is None
-    ):
-        return None
-    import cupyx
-
-    with cupy.cuda.Device(a.device), cupyx.errstate(linalg="raise"):
-        matrix = cupy.asarray(a)
-        if not bool(cupy.isfinite(matrix).all()):
-            return None
-        try:
-            found = cupy.linalg.eig(matrix) if vectors else (cupy.linalg.eigvals(matrix),)
-        except (AttributeError, RuntimeError, MemoryError, np.linalg.LinAlgError):
-            return None
-        if not bool(found[0].imag.any()):
-            found = tuple(x.real for x in found)
-        return [from_dlpack(cupy.ascontiguousarray(x)) for x in found]
+    found = (values, *vectors)
+    return found if bool(values.imag.any()) else tuple(x.real for x in found)
 
 
 @checked_call
 def eig(a: Any) -> EigResult:
     """Eigenvalues and eigenvectors of A [..., n, n], by LAPACK's geev; of half precision in float32.
 
-    Those of one real matrix of a GPU's memory, of 256 rows or more, are found there, by cuSOLVER from CUDA
-    12.6 on, with CuPy 14; others by the host. The results lie there. The order of eigenvalues is up to the
+    Those of one real `DEVICE` Tensor of 256 rows or more are found on its GPU, by cuSOLVER from CUDA 12.6 on,
+    with CuPy 14; others by the host. The results lie where A does. The order of eigenvalues is up to the
     library.
 
     Raises:
@@ -87,17 +105,7 @@ def eig(a: Any) -> EigResult:
         ShapeError: if it is not square.
         ArgumentError: for an Operation: there is no gradient.
     """
-    if (found := _by_device(a, True)) is not None:
-        return EigResult(*found)
-    return _eig_by_host(a)
-
-
-@on_gpu("a")
-def _eig_by_host(a: Any) -> EigResult:
-    try:
-        return EigResult(*map(asarray, np.linalg.eig(_values("eig", a))))
-    except np.linalg.LinAlgError as error:
-        raise NumericError(f"eig: {error}; scale the matrices") from None
+    return EigResult(*(_by_device(a, vectors=True) or _by_host(a, "eig")))
 
 
 @checked_call
@@ -109,14 +117,5 @@ def eigvals(a: Any) -> Any:
         ShapeError: if it is not square.
         ArgumentError: for an Operation: there is no gradient.
     """
-    if (found := _by_device(a, False)) is not None:
-        return found[0]
-    return _eigvals_by_host(a)
-
-
-@on_gpu("a")
-def _eigvals_by_host(a: Any) -> Any:
-    try:
-        return asarray(np.linalg.eigvals(_values("eigvals", a)))
-    except np.linalg.LinAlgError as error:
-        raise NumericError(f"eigvals: {error}; scale the matrices") from None
+    (values,) = _by_device(a, vectors=False) or _by_host(a, "eigvals")
+    return values

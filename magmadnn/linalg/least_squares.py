@@ -267,9 +267,10 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     """X with the least `|A X - B|`, of those the shortest, by the singular values of A; ranks may be lower.
 
     Eager calls on real Tensors of a GPU's memory, m >= n, take X from A^T A in float64 where bounds show that
-    all matrices have full rank and are far from losing it; there `s` is computed when it is first read,
-    from copies of factors [n, n]. Others take X from QR where the singular values say that the rank is full;
-    where that of one is not, they take longer than by singular vectors at once.
+    all matrices have full rank and are far from losing it. There `s` is computed when it is first read, from
+    two matrices [n, n] that are kept until then, and that read raises what goes wrong. Others take X from QR
+    where the singular values say that the rank is full; where that of one is not, they take longer than by
+    singular vectors at once.
 
     Args:
         a: [..., m, n].
@@ -357,7 +358,9 @@ _LOW, _UNKNOWN, _FULL = -1, 0, 1  # what is known of the ranks
 
 @on_gpu("a", "b")
 def _by_products(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
-    """What `lstsq` gives but for s, factors that have s, and `_FULL`; else what else is known of the ranks.
+    """`x`, `residuals` and `rank` of `lstsq`; L and Q^T Q, which give `s`; and `_FULL`, `_UNKNOWN` or `_LOW`.
+
+    All are valid only with `_FULL`.
 
     With L L^T = A^T A, nearly, and Q = A L^-T: X = L^-T Q^T B, corrected by what its residuals give, in
     float64. Each step leaves |Q^T Q - I| of the error, so that X is as exact as by QR: Bjoerck, Stability
@@ -427,7 +430,10 @@ def _values_later(lower: Tensor, second: Tensor, dtype: np.dtype[Any]) -> Tensor
 
 @on_gpu("lower", "second")
 def _values_of_factors(lower: Any, second: Any, dtype: str) -> Any:
-    """The same at once, of L and Q^T Q: A = (Q C^-T) (C^T L^T) with C C^T = Q^T Q."""
+    """The same at once, of L and Q^T Q.
+
+    A = (Q C^-T) (C^T L^T) with C C^T = Q^T Q; the first factor has orthonormal columns.
+    """
     triangle = matmul(transposed(cholesky(second)), transposed(lower))
     return cast(values_of("lstsq", "a", triangle), dtype)
 

@@ -84,6 +84,29 @@ def test_eigenvalues_of_any_matrices() -> None:
     assert np.array_equal(md.linalg.eigvals(a), np.linalg.eigvals(a))
 
 
+@pytest.mark.parametrize("always_complex", [False, True])
+def test_eigenvalues_are_real_where_all_are(
+    always_complex: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any NumPy: before 2.5 its results are real then, from 2.5 on they are complex."""
+    eig, eigvals = np.linalg.eig, np.linalg.eigvals
+    if always_complex:
+        monkeypatch.setattr(np.linalg, "eig", lambda a: tuple(x + 0j for x in eig(a)))
+        monkeypatch.setattr(np.linalg, "eigvals", lambda a: eigvals(a) + 0j)
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    for dtype, wide in (("f", "F"), ("d", "D")):
+        for a, kind in (
+            (np.diag([3.0, 2.0]).astype(dtype), dtype),
+            (np.zeros((0, 0), dtype), dtype),
+            (turn.astype(dtype), wide),
+            (np.stack([turn, np.eye(2)]).astype(dtype), wide),
+            (np.eye(2).astype(wide), wide),
+        ):
+            values, vectors = (x.numpy() for x in md.linalg.eig(a))
+            assert values.dtype == vectors.dtype == md.linalg.eigvals(a).dtype == kind
+            np.testing.assert_allclose(a @ vectors, vectors * values[..., None, :], atol=1e-6)
+
+
 def compared(cases: int) -> None:
     """Residuals within 30 eps n of those of NumPy and SciPy, on matrices of any condition."""
     for _ in range(cases):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from magmadnn.linalg.iterative.mixed import elimination, kernels
+from magmadnn.linalg.iterative.mixed import calls, elimination, kernels
 from magmadnn.linalg.iterative.mixed.elimination import Elimination
 from magmadnn.linalg.iterative.mixed.solving import Equations, solved_in_mixed
 from tests.compiler.cuda.nvrtc import compiled, library_of
@@ -121,3 +122,20 @@ def test_cudas_compiler_takes_the_text(width: int) -> None:
 def test_wide_matrices_have_narrow_panels() -> None:
     rows = [512, 16384, 16896, 32768, 33280, elimination.MOST_ROWS]
     assert [elimination.width_of(n) for n in rows] == [32, 32, 16, 16, 8, 8]
+
+
+@pytest.mark.parametrize(("all_of_them", "used"), [(132, 84), (46, 23), (1, 1)])
+def test_products_keep_half_of_the_multiprocessors(all_of_them: int, used: int) -> None:
+    targets: list[int] = []
+
+    def set_target(handle: Any, count: Any) -> int:
+        targets.append(count.value)
+        return 0
+
+    one = calls.Calls.__new__(calls.Calls)
+    one._processors, one._handle = all_of_them, None
+    one._blas = SimpleNamespace(cublasSetSmCountTarget=set_target)
+    one.leave(48)
+    one._blas = SimpleNamespace()  # a version that cannot
+    one.leave(48)
+    assert targets == [used]

@@ -19,7 +19,6 @@ _FLOAT, _HALF = c_int(0), c_int(2)  # CUDA_R_32F, CUDA_R_16F
 _IN_FLOAT, _ANY = c_int(68), c_int(-1)  # CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT
 _OF_SUBSTITUTE = 512  # threads of a block, of which each multiprocessor has one
 
-
 # What sgemm is given, so that plain numbers may be: there are hundreds of calls.
 _OF_SGEMM = (
     c_void_p, c_int, c_int, c_int, c_int, c_int, c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p,
@@ -86,10 +85,10 @@ class Calls:
             raise DeviceError(f"the device failed: {name} gives status {status}")
 
     def leave(self, processors: int) -> None:
-        """Have cuBLAS leave so many multiprocessors to other streams, where it knows how."""
+        """Have cuBLAS leave so many multiprocessors to other streams, at most half, where it knows how."""
         if hasattr(self._blas, "cublasSetSmCountTarget"):
-            most = c_int(max(self._processors - processors, 1))
-            self._blas_call("cublasSetSmCountTarget", self._handle, most)
+            most = max(self._processors - processors, self._processors // 2, 1)
+            self._blas_call("cublasSetSmCountTarget", self._handle, c_int(most))
 
     def _launch(
         self, name: str, blocks: int, threads: int, *arguments: Any, shared: int = 0,
