@@ -126,11 +126,15 @@ def test_blocks_that_go_through_rows_share_them(parts: int) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("turned", ["", "a", "b"])
-@pytest.mark.parametrize("ordered", [True, False], ids=["an order", "as they lie"])
-def test_rows_of_a_batch_are_found_by_an_order(turned: str, ordered: bool) -> None:
-    """The third batch; each product has rows of its own, and A's own memory is not read."""
-    sizes, gemm, count = (36, 68, 72), Gemm("float32", *KINDS[turned]), 4
+@pytest.mark.parametrize(
+    ("turned", "rows_of_one", "ordered"),
+    [("", 36, True), ("", 132, True), ("", 36, False), ("a", 36, True), ("b", 132, True)],
+)
+def test_rows_of_a_batch_are_found_by_an_order(
+    turned: str, rows_of_one: int, ordered: bool
+) -> None:
+    """The third batch; each product has rows of its own, also several tiles; A's own memory is not read."""
+    sizes, gemm, count = (rows_of_one, 68, 72), Gemm("float32", *KINDS[turned]), 4
     arrays = stack(gemm, sizes, count)
     lines, columns = arrays["a"].shape[1:]
     rng = np.random.default_rng(3)

@@ -272,11 +272,11 @@ def test_seats_of_other_data_are_other_stacks() -> None:
 
 
 @every_device
-@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("how", ["picked", "not aligned", "read otherwise too", "bytes"])
 def test_batches_are_read_where_rows_lie(
-    device: str, aligned: bool, stacks: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+    device: str, how: str, stacks: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products of five larger models pick rows of the data; batches are copied where it is not aligned."""
+    """Products of five larger models pick rows of the data; else batches are copied."""
     seen: list[int] = []
     find = slices.picked_rows
 
@@ -286,16 +286,23 @@ def test_batches_are_read_where_rows_lie(
         return found
 
     monkeypatch.setattr(slices, "picked_rows", noted)
-    if not aligned:
+    if how == "not aligned":
         monkeypatch.setattr(Data, "is_aligned", False)
     rng = np.random.default_rng(9)
     # On a GPU one step in TF32: in more of them its roundings grow as training amplifies them.
     count, width, epochs = (20, 64, 1) if device == "gpu" else (70, 64, 2)
-    x = rng.standard_normal((count, width), np.float32)
+    x: Any = rng.standard_normal((count, width), np.float32)
+    if how == "bytes":
+        x = rng.integers(0, 3, (count, width), np.uint8)
     y = rng.integers(0, 5, count)
 
     def build(k: int) -> md.Model:
-        between = [layers.Dense(68, activation="relu"), layers.Dense(64, activation="relu")]
+        between: list[Any] = [
+            layers.Dense(68, activation="relu"),
+            layers.Dense(64, activation="relu"),
+        ]
+        if how == "read otherwise too":
+            between = [layers.Residual([layers.Dense(64, activation="relu")])]
         return md.Model(
             [layers.Input((width,)), *between, layers.Dense(5)],
             loss="cross_entropy",
@@ -312,7 +319,7 @@ def test_batches_are_read_where_rows_lie(
         expected = [m.fit(x, y, batch_size=20, epochs=epochs, verbose=0) for m in alone]
     assert stacks
     assert all(went_well for _, went_well in stacks)
-    assert max(seen) == (1 if aligned else 0)
+    assert max(seen) == (1 if how == "picked" else 0)
     # Of how far training moved them: six factors of a step are rounded to 2^-11, as many of the other way.
     # On the emulated device factors are exact.
     tolerance = 12 * 2.0**-11 if device == "gpu" else ROUNDINGS * np.finfo(np.float32).eps * 8

@@ -201,7 +201,7 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
     const int y0 = warp / WN * 16 * MT, x0 = warp % WN * 8 * NT;
     T *const a = (T *)memory, *const b = a + 2 * A_SIZE;
     wait_for_earlier_kernels();
-    lines.find((const T **)(b + STEPS * 16 * Tile::LB), 0, K, K);
+    lines.find((const T **)(b + STEPS * 16 * Tile::LB), 0, STEPS * 16, K);
     Tile::template fetch<COLUMNS, 4, Tile::LB>(b, s.b, S::LDB, column0, N, 0, STEPS);
     fetch_a(a, lines, first * ROWS);
     end_of_copies();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
@@ -84,7 +84,7 @@ class TiledProduct(SizedProduct):
         if self.stages:
             return self.stages * (rows + columns) * _DEEP * _ITEM + 8 * rows * self.picked
         deep = -(-self.sizes[2] // _STEP) * _STEP
-        return deep * (2 * (rows + 8) + columns + 8) * _ITEM + 8 * self.sizes[2] * self.picked
+        return deep * (2 * (rows + 8) + columns + 8) * _ITEM + 8 * deep * self.picked
 
     def types(self, name: str) -> str:
         """Structs of its slots, sizes and formulas, and the type of all of it: `NAME_type`."""
@@ -137,7 +137,7 @@ def tiled(
         one
         for shape in (_LOOPED_TILES if looped else _STAGED_TILES)
         for one in (_looped(own, shape, count, chip) if looped else _staged(own, shape))
-        if one.shared_bytes + 8 * a_lines <= chip.shared_bytes
+        if replace(one, picked=True).shared_bytes <= chip.shared_bytes
     ]
     return min(made, key=lambda one: _cost(one, count, chip), default=None)
 
