@@ -145,6 +145,7 @@ class Op:
             made of pointwise ones and reductions. None where operands keep it whole.
         by_library: the same by functions of libraries, or by further algorithms, by their name: taken in
             place of `decompose` where the target has one; gives None for operands that it does not take.
+            "tf32": what suits a library that may multiply float32 as TF32.
             "ranks": ops whose axes ranks can share, for an op whose own axes they cannot.
         library: the function that computes it, for ops of kind `LIBRARY`.
         kernel: what computes it, for ops of kind `KERNEL`.
@@ -154,6 +155,9 @@ class Op:
             products: they are stored in half precision then.
         absorbs: functions of libraries that also do what follows, by their name: `make(node, epilogue)` gives
             the node with an `Epilogue` (`epilogue.py`), None where the function does not take it.
+        joins: functions of libraries that compute it together with what it is made of, by their name:
+            `joins(node, program)` gives nodes of equal values in place of it and others of its program, which
+            are made of what comes before them; none where they stay.
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
             (`stacking.py`). None: there is a node for each model.
@@ -196,6 +200,7 @@ class Op:
     masked: Callable[[Any, Any], Any] | None = None
     in_halves: bool = False
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    joins: Mapping[str, Callable[..., Mapping[Any, Any]]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     axes: Callable[[Sequence[Spec], Attributes], Any] | None = None
     any_size: bool = False

@@ -231,6 +231,7 @@ SUMS = {
     "_convolutions", "_convolutions_inputs", "_convolutions_filters",
     "_convolutions_whole", "_convolutions_inputs_whole", "_convolutions_filters_whole",
     "_convolutions_biased", "_convolutions_added",
+    "_convolution_pooled", "_convolution_pooled_inputs", "_convolution_pooled_filters",
 }  # fmt: skip
 
 

@@ -39,10 +39,26 @@ ROWS = placeholder("rows", Spec((BATCH,), np.dtype(np.float64)))  # where no ope
 SLICES = (("slice", 1, None, 1), ("slice", -2, None, 1), ("slice", None, -1, 1))
 
 PICTURES = {"size": (2, 2), "strides": (2, 2), "padding": ((0, 0), (1, 1))}
-GATHERED = {"strides": (2, 3), "padding": ((1, 0), (1, 1)), "channels": 16}
+GATHERED = {"strides": (2, 3), "padding": ((1, 0), (1, 1)), "channels": 16, "beside": 1}
+BESIDE = {"strides": (1, 2), "padding": ((0, 0), (1, 1)), "channels": 8, "beside": 2}
 POOLING = {"size": (2,), "strides": (2,), "padding": ((0, 0),)}
 CONVOLUTION = {"strides": (2,), "padding": ((1, 0),), "dilation": (1,), "groups": 1}
 OF_MODELS = {**CONVOLUTION, "algorithm": "auto", "way": "calls"}
+
+
+POOLED = {"padding": ((1, 1), (0, 1)), "size": (2, 2)}
+
+
+def pooled(n: Any) -> dict[str, list[Sizes]]:
+    """Convolutions of n images whose results are pooled."""
+    x, w, y = (n, 4, 6, 3), (3, 2, 3, 2), (n, 2, 3, 2)
+    told, parts = {"positive": True, **POOLED}, {"filters": (3, 2), "parts": 3, **POOLED}
+    return {
+        "_convolution_pooled": [Sizes((x, w, (2,)), told)],
+        "_convolution_pooled_numbers": [Sizes((x, w, (2,)), told)],
+        "_convolution_pooled_inputs": [Sizes((y, y, w), {"places": (4, 6), **POOLED})],
+        "_convolution_pooled_filters": [Sizes((x, y, y), parts, 4)],
+    }
 
 
 def of_models(n: Any) -> dict[str, list[Sizes]]:
@@ -135,6 +151,7 @@ UNKNOWN: dict[str, list[Sizes]] = {
     "_frequencies": [Sizes(((B, 5, 2),), {"lengths": (6,)})],
     "_from_frequencies": [Sizes(((4, B, 6),), {"lengths": (6,)})],
     **of_models(B),
+    **pooled(B),
     "_convolution_whole": [Sizes(((B, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((B, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
     "_convolution_added": [
@@ -156,7 +173,7 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((B, 2, 3), (B, 2, 3)), {"places": (5,), **POOLING}, 2),
         Sizes(((2, B, 3), (2, B, 3)), {"places": (2 * BATCH,), **POOLING}, 2),
     ],
-    "_gathered_whole": [Sizes(((B, 5, 4, 2),), GATHERED)],
+    "_gathered_whole": [Sizes(((B, 5, 4, 2),), GATHERED), Sizes(((B, 3, 4, 2),), BESIDE)],
     "_max_pooling_whole": [Sizes(((B, 5, 4, 2),), PICTURES)],
     "_max_pooling_indices_whole": [Sizes(((B, 5, 4, 2),), PICTURES)],
     "_max_pooling_inputs_whole": [
@@ -362,6 +379,7 @@ EMPTY: dict[str, list[Sizes]] = {
         Sizes(((4, 0, 6),), {"lengths": (6,)}), Sizes(((1, 1, 2),), {"lengths": (1,)}),
     ],
     **of_models(0),
+    **pooled(0),
     "_convolution_whole": [Sizes(((0, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((0, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
     "_convolution_added": [

@@ -32,6 +32,8 @@ UNROLLED = {
     "_convolution_biased", "_convolution_added", "_frequencies", "_from_frequencies", "_checkpoint", "_after",
     "_max_pooling_whole", "_max_pooling_indices_whole", "_max_pooling_inputs_whole",
     "_max_pooling_positive_inputs_whole", "_gathered_whole",
+    "_convolution_pooled", "_convolution_pooled_numbers", "_convolution_pooled_inputs",
+    "_convolution_pooled_filters",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.lower.select import select
 from magmadnn.compiler.program.absorb import absorb
 from magmadnn.compiler.program.decompose import decompose
+from magmadnn.compiler.program.join import join
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
 from magmadnn.compiler.program.recompute import recompute
@@ -81,7 +82,7 @@ def order(draft: Draft) -> Draft:
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
 _ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute)))
 # those that depend on the target's libraries
-_BY_LIBRARIES = {_ON_PROGRAMS[BEFORE_FUSION.index(one)]: one for one in (decompose, absorb)}
+_BY_LIBRARIES = {_ON_PROGRAMS[BEFORE_FUSION.index(one)]: one for one in (decompose, absorb, join)}
 _ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)
 PASSES: tuple[Pass, ...] = (*_ON_PROGRAMS, *_ON_REGIONS)
 

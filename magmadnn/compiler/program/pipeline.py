@@ -15,6 +15,7 @@ from magmadnn.graph.transforms.stable import stabilise
 from .absorb import absorb
 from .call_plan import Plan, plan_of
 from .decompose import decompose
+from .join import join
 from .simplify import simplify
 from .verify import verify
 
@@ -23,7 +24,7 @@ Pass = Callable[[Program], Program]
 # What stabilise and decompose make may repeat what is there, so simplify runs once more. What the reference
 # executor runs is not taken apart, so that errors and NaN are found at the op that was written.
 PASSES: tuple[Pass, ...] = (simplify, stabilise, simplify)
-BEFORE_FUSION: tuple[Pass, ...] = (simplify, stabilise, decompose, simplify, absorb)
+BEFORE_FUSION: tuple[Pass, ...] = (simplify, stabilise, decompose, simplify, absorb, join)
 
 
 def compile_program(program: Program, *, check: bool = False) -> Plan:

@@ -43,12 +43,11 @@ _MOST_AXES = 3  # of places
 # --- what other ops become ------------------------------------------------------------------------
 
 
-def convolution(x: Any, w: Any, **settled: Any) -> Any:
+def convolution(x: Any, w: Any, *, tensor_float: bool = False, **settled: Any) -> Any:
     """A convolution; None where the library does not take the operands."""
-    found = gathering(x.shape, w.shape[:-2], **settled)
+    found = gathering(x, w.shape[:-2], tensor_float=tensor_float, **settled)
     if found is not None:
-        image = found.of_image(x)
-        operands = image, found.of_filters(w, image.shape[-1])
+        operands = found.of_image(x), found.of_filters(w)
         made = _called(convolution_whole, operands, **found.settled)
         if made is not None:
             return made
@@ -60,10 +59,10 @@ def inputs(g: Any, w: Any, **settled: Any) -> Any:
     return _called(convolution_inputs_whole, (g, w), **settled)
 
 
-def filters(x: Any, g: Any, **settled: Any) -> Any:
+def filters(x: Any, g: Any, *, tensor_float: bool = False, **settled: Any) -> Any:
     """What its gradient for filters is, likewise."""
     size = settled["size"]
-    found = gathering(x.shape, **settled)
+    found = gathering(x, tensor_float=tensor_float, **settled)
     if found is not None:
         settings = {**found.settled, "size": found.size}
         made = _called(convolution_filters_whole, (found.of_image(x), g), **settings)

@@ -34,6 +34,7 @@ from ._library import (
     operations_of,
     outputs_of,
 )
+from ._pooled import joined
 
 
 def absorbed(node: Node, epilogue: Epilogue) -> Any:
@@ -156,6 +157,7 @@ convolution_biased = _op(
     numpy=_biased_numpy,
     reference=_biased_reference,
     samples=_biased_samples,
+    joins={"few_pooled": joined},
 )
 
 convolution_added = _op(

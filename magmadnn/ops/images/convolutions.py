@@ -16,6 +16,7 @@ target has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from magmadnn.errors import ArgumentError, ShapeError
@@ -276,6 +277,7 @@ convolution: Op = Op(
     contracts="add",
     decompose=_any_algorithm(_products.convolution),
     by_library={
+        "tf32": _any_algorithm(partial(_calls.convolution, tensor_float=True)),
         "fprop": _any_algorithm(_calls.convolution),
         "one sample": _for_one_sample,
         "winograd": _by_winograd,
@@ -350,6 +352,7 @@ convolution_filters: Op = Op(
     contracts="add",
     decompose=_any_algorithm(_products.filters),
     by_library={
+        "tf32": _any_algorithm(partial(_calls.filters, tensor_float=True)),
         "wgrad": _any_algorithm(_calls.filters),
         "winograd": _filters_by_winograd,
         "fft": _filters_by_fft,

@@ -17,6 +17,7 @@ from magmadnn.backends.cuda.engine import (
     ConvolutionNode,
     EventNode,
 )
+from magmadnn.compiler.cuda.library import gathered
 from magmadnn.compiler.cuda.library.few_channels import sizes as few_channels
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
@@ -102,27 +103,29 @@ def test_random_convolutions_are_exact(
 @pytest.mark.parametrize(
     ("precision", "rounding"), [("float32", 0.0), ("tf32", 2**-10), ("mixed_bf16", 2**-7)]
 )
+@pytest.mark.parametrize("first", [False, True], ids=["inner", "first"])
 def test_results_are_near_those_of_float64_and_the_same_in_every_run(
-    device: str, precision: str, rounding: float
+    device: str, precision: str, rounding: float, first: bool
 ) -> None:
-    """Of real numbers, by ||y - reference|| / ||reference||.
+    """Of real numbers, by ||y - reference|| / ||reference||: an inner layer, and the first of ResNet.
 
     That of operands and result rounded, and of sums of k products in float32, where the gradient for filters
     has most: roundings are independent, so k of them make about eps sqrt(k).
     """
     sizes = (6, 13, 12, 16, 24) if device == "emulated" else (32, 28, 27, 64, 96)
     n, height, width, c, o = sizes
+    k = 7 if first else 3
+    c = 3 if first else c
     terms = n * -(-height // 2) * -(-width // 2)
     tolerance = rounding + 2**-24 * np.sqrt(terms)
     x = RNG.normal(size=(n, height, width, c)).astype(np.float32)
-    w = (RNG.normal(size=(3, 3, c, o)) / (3 * np.sqrt(c))).astype(np.float32)
+    w = (RNG.normal(size=(k, k, c, o)) / (k * np.sqrt(c))).astype(np.float32)
     image, filters = of(x.shape, "float32", "x"), of(w.shape, "float32", "w")
     y = md.ops.convolution(image, filters, strides=2, padding="same")
     made, feeds = [y, *gradient(md.ops.sum(y * y), [image, filters])], {image: x, filters: w}
     wide = {of(a.shape, "float64", n.name): a.astype(np.float64) for n, a in feeds.items()}
-    first, second = wide
-    exact = md.ops.convolution(first, second, strides=2, padding="same")
-    graphs = [exact, *gradient(md.ops.sum(exact * exact), [first, second])]
+    exact = md.ops.convolution(*wide, strides=2, padding="same")
+    graphs = [exact, *gradient(md.ops.sum(exact * exact), list(wide))]
     reference = Executable(graphs, executor="reference").run(wide)
     with on(device, CONVOLUTIONS):
         runs = [
@@ -134,27 +137,30 @@ def test_results_are_near_those_of_float64_and_the_same_in_every_run(
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
 
 
-# places, size, strides, padding, channels; whether channels are gathered
-FEW_CHANNELS: list[tuple[Any, Any, Any, Any, int, bool]] = [
-    ((13, 12), (5, 4), (2, 3), ((1, 2), (0, 3)), 3, True),
-    ((11, 10), (4, 4), (4, 2), "same", 3, True),
-    ((9,), (3,), (2,), "valid", 1, True),
-    ((15, 15), (7, 7), (2, 2), 3, 3, True),
-    ((7, 8, 9), (3, 2, 3), (2, 2, 3), 1, 2, True),
-    ((12, 12), (2, 2), (2, 2), 0, 7, True),
-    ((9, 8), (3, 3), (2, 2), 1, 8, False),  # enough channels
-    ((9, 8), (1, 3), (2, 2), 0, 3, False),  # places that are not read
-    ((9, 8), (3, 3), (1, 1), 1, 3, False),
+# places, size, strides, padding, channels; how many blocks of a row are gathered beside each other
+FEW_CHANNELS: list[tuple[Any, Any, Any, Any, int, int]] = [
+    ((13, 12), (5, 4), (2, 3), ((1, 2), (0, 3)), 3, 2),
+    ((11, 10), (4, 4), (4, 2), "same", 3, 2),
+    ((9,), (3,), (2,), "valid", 1, 1),
+    ((15, 15), (7, 7), (2, 2), 3, 3, 4),
+    ((7, 8, 9), (3, 2, 3), (2, 2, 3), 1, 2, 1),
+    ((12, 12), (2, 2), (2, 2), 0, 7, 1),
+    ((13, 14), (7, 7), (2, 2), ((2, 0), (3, 1)), 3, 4),
+    ((9, 8), (3, 3), (2, 2), 1, 8, 0),  # enough channels
+    ((9, 8), (1, 3), (2, 2), 0, 3, 0),  # places that are not read
+    ((9, 8), (3, 3), (2, 2), 1, 3, 2),
+    ((19, 17), (11, 11), (4, 4), 2, 3, 1),  # more than 64
+    ((9, 8), (3, 3), (1, 1), 1, 3, 0),
 ]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "mixed_bf16"])
 def test_images_of_few_channels_are_gathered(device: str, precision: str) -> None:
     batch, digits = Dim.symbol("batch"), "bfloat16" if precision == "mixed_bf16" else "float32"
-    cases = FEW_CHANNELS if device == "gpu" or precision == "float32" else FEW_CHANNELS[::3]
+    cases = FEW_CHANNELS if device == "gpu" or precision == "tf32" else FEW_CHANNELS[::3]
     with on(device, CONVOLUTIONS):
-        for places, size, strides, padding, c, gathers in cases:
+        for places, size, strides, padding, c, beside in cases:
             x = RNG.integers(-4, 5, (2, *places, c)).astype(np.float32)
             w = RNG.integers(-4, 5, (*size, c, 5)).astype(np.float32)
             y = np.asarray(md.ops.convolution(x, w, strides=strides, padding=padding))
@@ -172,11 +178,31 @@ def test_images_of_few_channels_are_gathered(device: str, precision: str) -> Non
             for one, other in zip(found, expected, strict=True):
                 assert np.array_equal(one, other.astype(as_dtype(digits)).astype(np.float32))
             line = next(s for s in run.text({"batch": 2}).splitlines() if "library wgrad [" in s)
-            many = int(np.prod(strides)) * c if gathers else c
-            if gathers and len(places) == 2:  # by one kernel, in whole loads
+            many = int(np.prod(strides)) * c if beside else c
+            if beside and len(places) == 2:  # by one kernel, in whole loads
                 many += -many % (8 if digits == "bfloat16" else 4)
+                many *= 1 if precision == "float32" else beside
                 assert run.text({"batch": 2}).count("library gathered [") == 1
             assert f", {many}] _convolution_filters_whole" in line
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("places", [(19, 23), (4, 40), (40, 4)])
+def test_images_are_gathered_in_tiles(
+    device: str, places: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered, "_MOST_BYTES", 400)
+    monkeypatch.setattr(gathered, "_MOST_STORES", 40)
+    x = RNG.integers(-4, 5, (3, *places, 3)).astype(np.float32)
+    w = RNG.integers(-4, 5, (3, 3, 3, 5)).astype(np.float32)
+    image, filters = of(x.shape, "float32", "x"), of(w.shape, "float32", "w")
+    made, feeds = [md.ops.convolution(image, filters, strides=2, padding=1)], {image: x, filters: w}
+    with on(device, CONVOLUTIONS):
+        run = Executable(made, executor="native", device="cuda", precision="tf32", check=True)
+        assert "library gathered [" in run.text({})
+        (found,) = run.run(feeds)
+    (expected,) = Executable(made, executor="reference").run(feeds)
+    assert np.array_equal(found, expected)
 
 
 @needs_compiler

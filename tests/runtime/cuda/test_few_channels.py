@@ -15,6 +15,7 @@ from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda.running import planned
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.cuda.schedule.library.convolutions import Convolutions
 from tests.runtime.cuda.devices import DEVICES, on
@@ -172,6 +173,7 @@ def test_a_network_trains_with_them(device: str, launches: list[str]) -> None:
     for most in (few_channels.MOST_INPUTS, 0):
         with pytest.MonkeyPatch.context() as patch, on(device, FUSED_CONVOLUTIONS):
             patch.setattr(few_channels, "MOST_INPUTS", most)
+            patch.setattr(planned, "OF_FEW_POOLED", frozenset())
             launches.clear()
             model = md.models.lenet5(
                 (28, 28, 1), 10, device="cuda", loss="cross_entropy",

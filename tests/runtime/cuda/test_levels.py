@@ -58,6 +58,16 @@ def test_a_launch_goes_where_it_adds_no_round() -> None:
     assert levels_of([full, some, full, launch(20), launch(1)], edges, CHIP) == [0, 1, 2, 1, 0]
 
 
+def test_a_launch_goes_where_its_registers_fit() -> None:
+    # A block of 1024 threads has 64 registers for each of them
+    edges = [(), (0,), (1,), (0,)]
+    wide, product = launch(1, 1024), launch(5, 64, 80)
+    assert load_of([wide, product]).rounds(CHIP) == 1.25
+    assert load_of([wide, launch(5, 64, 64)]).rounds(CHIP) == 1
+    assert levels_of([launch(1), wide, launch(1), product], edges, CHIP) == [0, 1, 2, 2]
+    assert levels_of([launch(1), wide, launch(1), launch(5, 64, 64)], edges, CHIP) == [0, 1, 2, 1]
+
+
 def test_what_has_a_level_narrows_the_choice_of_others() -> None:
     # A way of four beside one of three, whose middle is the largest and goes last
     edges = [(), (0,), (1,), (2,), (), (4,), (5,)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends.cuda.engine import CONVOLUTIONS
 from magmadnn.comm import simulate
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.memory import Kind
@@ -48,6 +49,42 @@ def test_the_prediction_is_what_blocks_take(
         on_device, on_both_sides = (a - b for a, b in zip(after, before, strict=True))
         found = model.memory(batch_size=batch)
         assert on_device + on_both_sides / 2 - data == pytest.approx(found.total, rel=0.05)
+
+
+def first_layer() -> md.Model:
+    """A network that begins as ResNet does."""
+    layers = [
+        md.layers.Input((32, 31, 3)),
+        md.layers.Conv2D(24, 7, strides=2, padding="same"),
+        md.layers.GlobalAveragePooling2D(),
+        md.layers.Dense(10),
+    ]
+    way = {"device": "cuda", "precision": "mixed_bf16"}
+    return md.Model(layers, loss="cross_entropy", optimizer="sgd", seed=1, **way)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_gathered_image_is_counted(device: str) -> None:
+    """4 x 4 filters on 16 channels as 4 x 1 on 64: 64 halves for each of 19 x 16 places of an image."""
+    images = np.random.default_rng(0).random((96, 32, 31, 3), np.float32)
+    with on(device, CONVOLUTIONS):
+        first_layer().fit(images, Y, batch_size=48, verbose=False)
+        gc.collect()
+        pools = [POOLS[kind] for kind in (Kind.DEVICE, Kind.MANAGED)]
+        before = [pool.report().in_use for pool in pools]
+        model = first_layer()
+        model.fit(images, Y, batch_size=48, verbose=False, epochs=2)
+        after = [pool.report().in_use for pool in pools]
+        data = size_class(images.nbytes) + size_class(Y.nbytes) + size_class(8 * len(Y) + 16)
+        on_device, on_both_sides = (a - b for a, b in zip(after, before, strict=True))
+        found = model.memory(batch_size=48).total
+        assert on_device + on_both_sides / 2 - data == pytest.approx(found, rel=0.05)
+        assert first_layer().fit(images, Y, batch_size=48, memory_limit=found, verbose=False).rows
+        with pytest.raises(OutOfMemoryError, match="memory_limit is"):
+            first_layer().fit(images, Y, batch_size=48, memory_limit=found - 1, verbose=False)
+        assert "_gathered_whole bfloat16[48, 19, 16, 64]" in model.plan(batch_size=48)
+        # it lies beside the results and their gradients, 24 halves for each of 16 x 16 places
+        assert found > 48 * 2 * (19 * 16 * 64 + 2 * 16 * 16 * 24)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -24,6 +24,7 @@ from magmadnn.ops.images import _models
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.many import stacked_group
 from magmadnn.runtime.cuda.many.stacks import StackedLeg
+from magmadnn.runtime.cuda.running import planned
 from magmadnn.runtime.cuda.schedule import small
 from tests.ops.test_convolutions import draw
 from tests.runtime.cuda.devices import DEVICES, on
@@ -147,6 +148,7 @@ def test_a_stack_copies_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """What moves are filters, as in a step of one model; calls of the library are one for each model."""
     legs = noted_legs(monkeypatch)
     monkeypatch.setattr(few_channels, "MOST_INPUTS", 0)
+    monkeypatch.setattr(planned, "OF_FEW_POOLED", frozenset())
     with emulated_device(functions=FUSED_CONVOLUTIONS) as engine:
         assert engine is not None
         md.fit_many([network(k) for k in range(3)], X, Y, verbose=False, **GIVEN)

@@ -1,6 +1,7 @@
 """Blocks of places of pictures as channels: a kernel that reads an image where it lies and stores no pad.
 
-A thread writes neighbouring channels of one block, a load's width of them.
+A block of threads gathers some rows of blocks of places in shared memory, each once, and writes them from
+there as often as the result has them: neighbouring threads write neighbouring 16 bytes.
 """
 
 from __future__ import annotations
@@ -15,20 +16,25 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
 _THREADS = 256
 _STORE_BYTES = 16
+_MOST_STORES, _MOST_BYTES = (
+    1024,
+    16 << 10,
+)  # of a block of threads, unless one row or block of places has more
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """result[n, i, j, (a t + b) c + k] = x[n, i s + a - before, j t + b - before, k]; 0 for what is outside.
+    """result[n, i, j, m, (a t + b) c + k] = x[n, i s + a - before, (j + m) t + b - before, k]; 0 outside.
 
-    Slots: `x` [images, *places, channels]; `result` [images, *blocks, results].
+    Slots: `x` [images, *places, channels]; `result` [images, *blocks, beside, results].
 
     Attributes:
         dtype: of values in memory.
         places: of an image: height and width;
         blocks: of a result.
-        channels: of an image; results: of a result, those beyond the blocks' own being 0.
+        channels: of an image; results: of a block in a result, those beyond its own being 0.
         strides: places of a block, s and t; before: zeros in front of each axis.
+        beside: blocks of a row, m, that lie behind each other at each of the result's.
     """
 
     dtype: str
@@ -38,6 +44,7 @@ class Gathered:
     results: int
     strides: tuple[int, int]
     before: tuple[int, int]
+    beside: int = 1
 
     slots = ("x", "result")
 
@@ -47,36 +54,64 @@ class Gathered:
         return math.gcd(self.results, max(_STORE_BYTES // ITEM_BYTES[self.dtype], 1))
 
     @property
-    def threads(self) -> int:
-        """Of an image."""
-        return math.prod(self.blocks) * (self.results // self.together)
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a result that a block of threads writes."""
+        block = self.results * ITEM_BYTES[self.dtype]
+        columns = max(min(_MOST_BYTES // block - self.beside + 1, self.blocks[1]), 1)
+        row = columns * self.beside * (self.results // self.together)
+        nbytes = (columns + self.beside - 1) * block
+        return max(min(_MOST_STORES // row, _MOST_BYTES // nbytes, self.blocks[0]), 1), columns
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory: the blocks of places of a tile."""
+        rows, columns = self.tile
+        return rows * (columns + self.beside - 1) * self.results * ITEM_BYTES[self.dtype]
 
     def text(self, name: str) -> str:
         """The kernel in CUDA C++, under that name."""
-        item, each, c = MEMORY[self.dtype], self.together, self.channels
-        groups, own = self.results // each, math.prod(self.strides) * c
-        (height, width), (tall, wide) = self.places, self.strides
+        item, near, (rows, columns) = MEMORY[self.dtype], self.together, self.tile
+        (height, width), (tall, wide), c = self.places, self.strides, self.channels
+        lines, across = self.blocks
+        read, rest = columns + self.beside - 1, self.results - tall * wide * c
+        own, each = wide * c, self.beside * (self.results // near)
+        parts = tall + (rest > 0)
         return f"""extern "C" __global__ void {name}(const {item} *x, {item} *result) {{
-{BEGIN}  const u32 at = blockIdx.y * {_THREADS} + threadIdx.x;
-  if (at >= {self.threads}u) return;
-  const u32 block = at / {groups}u, first = at % {groups}u * {each}u;
-  const int top = (int)(block / {self.blocks[1]}u) * {tall} - {self.before[0]};
-  const int left = (int)(block % {self.blocks[1]}u) * {wide} - {self.before[1]};
+  SHARED_MEMORY({self.shared_bytes})
+{BEGIN}  {item} *const blocks = ({item} *)memory;
+  const int line = blockIdx.y * {rows}, begin = blockIdx.z * {columns};
   const {item} *const image = x + (i64)blockIdx.x * {height * width * c};
-  Vec<{item}, {each}> made;
-#pragma unroll
-  for (u32 k = 0; k < {each}u; ++k) {{
-    const u32 channel = first + k, place = channel / {c}u;
-    const int row = top + (int)(place / {wide}u), column = left + (int)(place % {wide}u);
-    const bool inside = channel < {own}u && (u32)row < {height}u && (u32)column < {width}u;
-    made.at[k] = inside ? image[(row * {width} + column) * {c} + (int)(channel % {c}u)] : {item}();
+  for (u32 e = threadIdx.x; e < {rows * read * parts}u; e += {_THREADS}) {{
+    const u32 a = e % {parts}u, block = e / {parts}u;
+    {item} *const goal = blocks + block * {self.results} + a * {own};
+    if (a == {tall}u) {{
+#pragma unroll 8
+      for (int k = 0; k < {rest}; ++k) goal[k] = {item}();
+      continue;
+    }}
+    const int row = (line + (int)(block / {read}u)) * {tall} - {self.before[0]} + (int)a;
+    const int left = (begin + (int)(block % {read}u)) * {wide} - {self.before[1]};
+    const bool seen = (u32)row < {height}u;
+    const {item} *const from = image + ((i64)(seen ? row : 0) * {width} + left) * {c};
+#pragma unroll {min(own, 16)}
+    for (int k = 0; k < {own}; ++k)
+      goal[k] = seen && (u32)(left + k / {c}) < {width}u ? from[k] : {item}();
   }}
-  store<{each}>(result + ((i64)blockIdx.x * {math.prod(self.blocks)} + block) * {self.results} + first, made);
+  __syncthreads();
+  {item} *const image_of = result + (i64)blockIdx.x * {lines * across * self.beside * self.results};
+#pragma unroll 4
+  for (u32 v = threadIdx.x; v < {rows * columns * each}u; v += {_THREADS}) {{
+    const u32 part = v % {each}u, place = v / {each}u, down = place / {columns}u, at = place % {columns}u;
+    if (line + (int)down >= {lines} || begin + (int)at >= {across}) continue;
+    const i64 to = ((i64)(line + (int)down) * {across} + begin + (int)at) * {self.beside * self.results};
+    store<{near}>(image_of + to + part * {near},
+        load<{near}>(blocks + (down * {read} + at) * {self.results} + part * {near}));
+  }}
 }}
 """
 
 
 def gathered(of: Gathered, images: int, x: int, result: int) -> Launch:
     """The launch for so many images at an address."""
-    grid = (images, -(-of.threads // _THREADS), 1)
-    return Launch(of, grid, (_THREADS, 1, 1), (x, result))
+    down, across = (-(-n // k) for n, k in zip(of.blocks, of.tile, strict=True))
+    return Launch(of, (images, down, across), (_THREADS, 1, 1), (x, result), of.shared_bytes)

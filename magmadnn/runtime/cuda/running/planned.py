@@ -6,9 +6,12 @@ from magmadnn.backends.cuda import device_engine
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.program.decompose import has_calls
 from magmadnn.graph.program import Program
+from magmadnn.runtime.cuda.schedule.library.few_pooled import OF_FEW_POOLED
 from magmadnn.runtime.cuda.schedule.library.pictures import OF_PICTURES
 
 from .runner import CudaRunner
+
+_OF_CONVOLUTIONS = frozenset({"fprop", "wgrad"})
 
 
 def runner_of(program: Program, device: int, tensor_float: bool, check: bool = False) -> CudaRunner:
@@ -22,6 +25,8 @@ def runner_of(program: Program, device: int, tensor_float: bool, check: bool = F
     """
     has = frozenset[str]()
     if has_calls(program):
-        has = device_engine(device).functions | OF_PICTURES
+        has = device_engine(device).functions | OF_PICTURES | OF_FEW_POOLED
+        if tensor_float and _OF_CONVOLUTIONS <= has:
+            has |= {"tf32"}
     plan = native_plan(program, check=check, rounding=False, libraries=has)
     return CudaRunner(plan, device, tensor_float)

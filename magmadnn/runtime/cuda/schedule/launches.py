@@ -44,6 +44,7 @@ from .host_calls import host_call
 from .launch import Item
 from .library.among_gpus import calls_of, is_collective, is_gpus_own
 from .library.convolutions import Convolutions, can_convolve
+from .library.few_pooled import FewPooledSteps, takes_few_pooled
 from .library.fourier import Transforms, is_transform
 from .library.library_calls import LibraryCalls
 from .library.pictures import Pictures, takes_pictures
@@ -66,7 +67,7 @@ def runs_on_device(plan: NativePlan, work: Work) -> bool:
     if isinstance(kernel, Library):
         return can_call(kernel)
     if isinstance(kernel, WholeLibrary):
-        return can_convolve(kernel) or takes_pictures(kernel)
+        return can_convolve(kernel) or takes_pictures(kernel) or takes_few_pooled(kernel)
     return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
 
 
@@ -109,7 +110,7 @@ class Items:
         rooms = Rooms(layout, engine, self._workspace)
         self._library = LibraryCalls(layout, rooms)
         self._convolutions = Convolutions(layout, engine, rooms, tensor_float, self.chip)
-        self._pictures = Pictures(layout)
+        self._pictures, self._few_pooled = Pictures(layout), FewPooledSteps(layout)
         self._transforms = Transforms(layout, rooms, self.chip)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
@@ -159,8 +160,7 @@ class Items:
         if isinstance(work.lowered.kernel, Library):
             return self._library.of(work, values)
         if isinstance(work.lowered.kernel, WholeLibrary):
-            found = self._pictures if takes_pictures(work.lowered.kernel) else self._convolutions
-            return found.of(work, values)
+            return self._whole_library(work.lowered.kernel).of(work, values)
         room = self._layout.room(work)
         if isinstance(work.lowered.kernel, Columns | Rows) and room is not None:
             return self._in_blocks(work.lowered, values, room)
@@ -169,6 +169,12 @@ class Items:
             kernel = self._put_boxes(kernel, work.region.nodes[0], values)
         launch = choose(kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
+
+    def _whole_library(self, kernel: WholeLibrary) -> Convolutions | Pictures | FewPooledSteps:
+        """What makes the launches of a function of whole arrays."""
+        if takes_few_pooled(kernel):
+            return self._few_pooled
+        return self._pictures if takes_pictures(kernel) else self._convolutions
 
     def _on_arrays(self, work: Work) -> Item:
         """A call of NumPy's functions where values lie on the device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.cuda.text.formulas import MEMORY
@@ -32,7 +33,7 @@ class FewFilters:
     """
 
     of: Few
-    slots = ("images", "each", "x", "y", "result")
+    slots: ClassVar[tuple[str, ...]] = ("images", "each", "x", "y", "result")
 
     @cached_property
     def taps(self) -> int:
@@ -89,8 +90,7 @@ class FewFilters:
       const int row = (int)(window % {rows}) * {of.strides[0]} - {of.padding[0]} + r * {of.dilation[0]};
       if ((u32)row >= {height}u) continue;
       const {item} *const from = x + (window / {rows} * {height} + row) * {width * c} + k;
-      const {item} *const beside = y + window * {columns * o} + group * {each};
-      int q = 0;
+{self._row()}      int q = 0;
 #pragma unroll 2
       for (; q + {self.windows} <= {columns}; q += {self.windows}) {{
 {self._added(self.windows)}      }}
@@ -124,8 +124,7 @@ class FewFilters:
         for i, at in enumerate(read):
             value = f"{of.inside('column')} ? from[column * {of.channels}] : {of.item}(0)"
             lines += f"        {{ const int column = left + {at}; a[{i}] = {value}; }}\n"
-        for j in range(windows):
-            lines += f"        b[{j}] = load<{each}>(beside + (q + {j}) * {of.outputs});\n"
+        lines += self._gradients(windows)
         for j in range(windows):
             for s in range(self.taps):
                 at = read.index(j * of.strides[1] + s * of.dilation[1])
@@ -134,6 +133,18 @@ class FewFilters:
                     for i in range(each)
                 )
         return lines
+
+    def _row(self) -> str:
+        """Lines that say where gradients of a row of windows are."""
+        each, row = together(self.of.outputs), self.of.windows[1] * self.of.outputs
+        return f"      const {self.of.item} *const beside = y + window * {row} + group * {each};\n"
+
+    def _gradients(self, windows: int) -> str:
+        """Lines that read those of so many windows from `q` on."""
+        each, o = together(self.of.outputs), self.of.outputs
+        return "".join(
+            f"        b[{j}] = load<{each}>(beside + (q + {j}) * {o});\n" for j in range(windows)
+        )
 
 
 @dataclass(frozen=True)

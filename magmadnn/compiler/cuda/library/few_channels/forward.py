@@ -13,7 +13,7 @@ from .text import each_weight, head, stores
 
 _OUTPUTS, _PLACES = 6, 4  # of a thread, at most
 _MOST_SUMS, _MOST_READ = 32, 20  # of a thread: sums; places of a row that it reads for some taps
-_LOADS = 48  # that begin together
+LOADS = 48  # that begin together
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class FewForward:
     def at_once(self) -> tuple[int, int]:
         """Rows of a filter, and channels, whose places are read before the first of them is multiplied."""
         each = len(self.of.columns_read(self.windows, self.taps))
-        if each * self.of.channels > _LOADS:
+        if each * self.of.channels > LOADS:
             return 1, 1
-        rows = largest_divisor(self.of.size[0], _LOADS // (each * self.of.channels))
+        rows = largest_divisor(self.of.size[0], LOADS // (each * self.of.channels))
         return rows, self.of.channels
 
     def text(self, name: str) -> str:
@@ -131,8 +131,14 @@ class FewForward:
 {self._ends()}{self._stores()}}}
 """
 
-    def _products(self, read: list[int]) -> str:
-        """Lines that add the products of all taps with one channel."""
+    def _products(self, read: list[int], a: str = "a[i][k]", row: str = "total[{}]") -> str:
+        """Lines that add the products of all taps with one channel.
+
+        Args:
+            read: columns that the thread has.
+            a: what they are called,
+            row: and the sums of a window, by its number.
+        """
         of, own = self.of, self.outputs
         width = math.gcd(own, of.outputs, 4)
         loads, products = "", ""
@@ -143,8 +149,8 @@ class FewForward:
             )
             for p, j in product(range(self.windows), range(width)):
                 at = read.index(p * of.strides[1] + s * of.dilation[1])
-                total = f"total[{p}][{i + j}]"
-                products += f"            {total} = fma(a[i][k][{at}], {name}.at[{j}], {total});\n"
+                total = f"{row.format(p)}[{i + j}]"
+                products += f"            {total} = fma({a}[{at}], {name}.at[{j}], {total});\n"
         return loads + products
 
     def _ends(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 from magmadnn.backends.cpu.forks import cached_property
 
 from .sizes import THREADS, Few, largest_divisor, taps_at_once, together
 from .text import each_weight, head, stores
 
-_PLACES, _MOST_SUMS = 4, 16  # of a thread, at most
+MOST_PLACES, MOST_SUMS = 4, 16  # of a thread, at most
 _AT_ONCE, _MOST_READ = 2, 64  # groups of channels that are read at once; elements of them
 
 
@@ -28,19 +29,24 @@ class FewInputs:
     """
 
     of: Few
-    slots = ("images", "w", "y", "result")
+    slots: ClassVar[tuple[str, ...]] = ("images", "w", "y", "result")
 
     @cached_property
     def taps(self) -> int:
         """Neighbours of a row of a filter that a thread takes at once."""
         return taps_at_once(self.of.size[1])
 
+    @property
+    def channels(self) -> int:
+        """Channels of an image that it computes."""
+        return self.of.channels
+
     @cached_property
     def places(self) -> int:
         """Neighbouring places that it computes."""
         if self.of.strides[1] != 1:
             return 1
-        most = min(_PLACES, max(_MOST_SUMS // self.of.channels, 1))
+        most = min(MOST_PLACES, max(MOST_SUMS // self.of.channels, 1))
         return largest_divisor(self.of.places[1], most)
 
     def threads(self, images: int) -> int:
@@ -95,12 +101,13 @@ class FewInputs:
     def _products(self, read: list[int]) -> str:
         """Lines that add the products of all taps and of some channels of y."""
         of, c, near = self.of, self.of.channels, together(self.of.outputs)
+        own = self.channels
         kind, lines = f"Vec<{of.item}, {near}>", ""
         for s in range(self.taps):
-            for i in range(c):
+            for i in range(own):
                 at = f"filter + {(s * c + i) * of.outputs} + k"
                 lines += f"        const {kind} b{s}_{i} = load<{near}>({at});\n"
-            for j, i, p in product(range(near), range(c), range(self.places)):
+            for j, i, p in product(range(near), range(own), range(self.places)):
                 given = f"a[{read.index(p - s * of.dilation[1])}].at[{j}]"
                 total = f"total[{p}][{i}]"
                 lines += f"        {total} = fma({given}, b{s}_{i}.at[{j}], {total});\n"
@@ -108,6 +115,6 @@ class FewInputs:
 
     def _stores(self) -> str:
         """Lines that store all, neighbouring elements together."""
-        c, places = self.of.channels, range(self.places)
-        totals = [(p * c + i, f"total[{p}][{i}]") for p in places for i in range(c)]
-        return stores(self.of.item, together(self.places * c), totals)
+        c, own, places = self.of.channels, self.channels, range(self.places)
+        totals = [(p * c + i, f"total[{p}][{i}]") for p in places for i in range(own)]
+        return stores(self.of.item, together(self.places * c if own == c else own), totals)

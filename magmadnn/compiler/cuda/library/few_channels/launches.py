@@ -11,7 +11,9 @@ from magmadnn.compiler.cuda.text.variant import Launch
 from .filters import LANES, OUTPUTS, FewFilters, FewSums
 from .forward import FewForward
 from .inputs import FewInputs
+from .pooled import FewPooled
 from .sizes import THREADS, Few
+from .spread import FewPooledFilters, FewPooledInputs
 
 _PARTS = 512  # of sums over all places, at most
 
@@ -61,3 +63,40 @@ def filters(few: Few, call: ConvolutionNode, parts: int, models: int = 0) -> tup
         Launch(first, (blocks, count, 1), (first.threads, 1, 1), given, first.shared_bytes),
         Launch(last, grid, (OUTPUTS * LANES, 1, 1), (blocks, parts, call.w), last.shared_bytes),
     )
+
+
+# --- with max pooling -----------------------------------------------------------------------------
+
+
+def pooled(
+    few: Few, pool: tuple[int, int], positive: bool, images: int, values: dict[str, int]
+) -> Launch:
+    """A convolution with bias whose result is pooled; `values` are addresses, of results those wanted."""
+    variant = FewPooled(
+        few, biased=True, adds=False, positive=positive, pool=pool,
+        values="result" in values, numbers="index" in values,
+    )  # fmt: skip
+    return _of_images(variant, images, values)
+
+
+def pooled_inputs(few: Few, pool: tuple[int, int], images: int, values: dict[str, int]) -> Launch:
+    """The gradient for images."""
+    return _of_images(FewPooledInputs(few, pool), images, values)
+
+
+def _of_images(variant: FewPooled | FewPooledInputs, images: int, values: dict[str, int]) -> Launch:
+    told = {**values, "images": images}
+    grid = (-(-variant.threads(images) // THREADS), 1, 1)
+    arguments = tuple(told[slot] for slot in variant.slots)
+    return Launch(variant, grid, (THREADS, 1, 1), arguments, variant.of.filter_bytes)
+
+
+def pooled_filters(
+    few: Few, pool: tuple[int, int], images: int, parts: int, values: dict[str, int]
+) -> Launch:
+    """So many parts of the gradient for filters, which are zero where there are fewer rows of windows."""
+    variant = FewPooledFilters(few, pool)
+    told = {**values, "images": images, "each": -(-images * few.windows[0] // parts)}
+    arguments = tuple(told[slot] for slot in variant.slots)
+    threads = (variant.threads, 1, 1)
+    return Launch(variant, (parts, 1, 1), threads, arguments, variant.shared_bytes)

@@ -18,13 +18,25 @@ def each_weight(of: Few) -> str:
 """
 
 
-def head(name: str, slots: tuple[str, ...], item: str, shared_bytes: int) -> str:
-    """The beginning of a function; `filters` is its shared memory."""
+def weights_as_they_lie(of: Few) -> str:
+    """The same loop with filters [*size, channels, outputs], whose elements lie so in shared memory too."""
+    return f"{each_weight(of)}    filters[e] = w[e];\n"
+
+
+def head(
+    name: str,
+    slots: tuple[str, ...],
+    item: str,
+    shared_bytes: int,
+    written: tuple[str, ...] = ("result",),
+) -> str:
+    """The beginning of a function; `filters` is its shared memory, `index` has numbers of one byte."""
     integers = ("images", "each", "parts")
+    types = {slot: "u8" if slot == "index" else item for slot in slots}
     kinds = ", ".join(
         f"i64 {slot}"
         if slot in integers
-        else f"{'' if slot == 'result' else 'const '}{item} *{slot}"
+        else f"{'' if slot in written else 'const '}{types[slot]} *{slot}"
         for slot in slots
     )
     return f"""extern "C" __global__ void {name}({kinds}) {{

@@ -15,6 +15,8 @@ from magmadnn.compiler.regions.draft import Work
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.launch import Item
 
+from .pairs import Pair, kernel_of, pairs_of
+
 _VALUES, _NUMBERS, _INPUTS = "pooled", "pooled_numbers", "pooled_inputs"
 _GATHERED = "gathered"
 OF_PICTURES = frozenset({_VALUES, _NUMBERS, _INPUTS, _GATHERED})
@@ -37,7 +39,7 @@ class Pictures:
 
     def of(self, work: Work, values: Mapping[str, int]) -> list[Item]:
         """The launch of one step; none where another step's does it too, or there are no elements."""
-        kernel, node = _kernel(work), work.needed[0]
+        kernel, node = kernel_of(work), work.needed[0]
         frames = [self._layout.frames[n] for n in (*node.inputs, node)]
         if not frames[-1].size:
             return []
@@ -48,8 +50,9 @@ class Pictures:
         span = self._layout.span
         if kernel.function == _GATHERED:
             gathers = gathered.Gathered(
-                kernel.dtype, (places[1], places[2]), (windows[1], windows[2]), places[3], windows[3],
-                told["strides"], (told["padding"][0][0], told["padding"][1][0]),
+                kernel.dtype, (places[1], places[2]), (windows[1], windows[2]), places[3],
+                windows[3] // told["beside"], told["strides"],
+                (told["padding"][0][0], told["padding"][1][0]), told["beside"],
             )  # fmt: skip
             launch = gathered.gathered(gathers, places[0], values["x0"], values["result"])
             return [Item(launch, (span(node.inputs[0]),), (span(node),))]
@@ -69,38 +72,11 @@ class Pictures:
         results = [node]
         if first is not None:
             results.append(first.needed[0])
-            found[_kernel(first).function] = self._layout.address(first.needed[0])
+            found[kernel_of(first).function] = self._layout.address(first.needed[0])
         wanted = (found.get(_VALUES, 0), found.get(_NUMBERS, 0))
         launch = pooling.largest(of, places[0], values["x0"], *wanted)
         return [Item(launch, (span(node.inputs[0]),), tuple(map(span, results)))]
 
     @cached_property
-    def _pairs(self) -> dict[Work, tuple[Work, Work]]:
-        """Of steps for values and numbers of the same windows both, the earlier first.
-
-        The later one's launch may write both where nobody has read the earlier one's result before: its
-        memory is its own until it was read for the last time.
-        """
-        found: dict[Work, tuple[Work, Work]] = {}
-        waiting: dict[Any, Work] = {}
-        bases = self._layout.plan.layouts.bases
-        for work in self._layout.plan.work:
-            read = {bases[i] for node in work.region.nodes for i in node.inputs}
-            for key, earlier in list(waiting.items()):
-                if earlier.needed[0] in read:
-                    del waiting[key]
-            kernel = None if work.lowered is None else work.lowered.kernel
-            if not isinstance(kernel, WholeLibrary) or kernel.function not in (_VALUES, _NUMBERS):
-                continue
-            key = (work.needed[0].inputs[0], kernel.settings)
-            other = waiting.pop(key, None)
-            if other is not None and _kernel(other).function != kernel.function:
-                found[work] = found[other] = (other, work)
-            else:
-                waiting[key] = work
-        return found
-
-
-def _kernel(work: Work) -> WholeLibrary:
-    assert work.lowered is not None and isinstance(work.lowered.kernel, WholeLibrary)
-    return work.lowered.kernel
+    def _pairs(self) -> dict[Work, Pair]:
+        return pairs_of(self._layout.plan, (_VALUES, _NUMBERS))

@@ -2,8 +2,10 @@
 
 The longest way through the launches says how many levels there are, and which launches have no choice. Any
 other goes where it adds least to the time: multiprocessors take a level's blocks in rounds, and a level
-that needs one round more takes longer. Among equals the earliest. So weight gradients, which nobody waits
-for before the next step, come together at its end, and small things where there is room.
+that needs one round more takes longer. Threads of a level's blocks are as many as those of its widest launch,
+and share the registers: a launch that wants more than are left for each keeps values in memory, so that is
+rounds too. Among equals the earliest. So weight gradients, which nobody waits for before the next step, come
+together at its end, and small things where there is room.
 """
 
 from __future__ import annotations
@@ -62,8 +64,12 @@ class Load:
         return max(min(most, chip.shared_bytes // (self.shared_bytes + _RESERVED)), 1)
 
     def rounds(self, chip: Chip) -> float:
-        """Rounds in which multiprocessors take the blocks; less than a whole one counts as one."""
-        return max(self.blocks / (chip.processors * self.resident(chip)), 1.0)
+        """Rounds in which multiprocessors take the blocks; less than a whole one counts as one.
+
+        They count for more where a single block wants more registers than there are.
+        """
+        rounds = max(self.blocks / (chip.processors * self.resident(chip)), 1.0)
+        return rounds * max(self.threads * self.registers / _REGISTERS, 1.0)
 
 
 @dataclass(frozen=True)
