@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from magmadnn.compiler.kernels.library import WholeLibrary
-from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
 
 Pair = tuple[Work, Work]  # the earlier first
 
