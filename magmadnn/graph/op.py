@@ -41,15 +41,11 @@ class OpKind(Enum):
     GATHER = "gather"  # slices of the first operand along `axis`, as the second numbers them
     SCATTER = "scatter"  # its transpose: `count` slices, sums of those of the first operand
     KERNEL = "kernel"  # a kernel of its own, see `Op.kernel`
-    LIBRARY = (
-        "library"  # a library's function, of each matrix of a stack or of all, see `Op.library`
-    )
+    LIBRARY = "library"  # a library's function, of each matrix or of all, see `Op.library`
     RANDOM = "random"  # depends on a counter, see `Op.draws`
     LOOP = "loop"  # runs its attribute `body` (`body.py`) `length` times; has several results
     RESULT = "result"  # the result number `index` of its operand, which has several
-    COLLECTIVE = (
-        "collective"  # depends on the values of other ranks; all run the same ones in one order
-    )
+    COLLECTIVE = "collective"  # depends on other ranks' values; all run the same ones in order
     OTHER = "other"
 
 
@@ -156,8 +152,7 @@ class Op:
         absorbs: functions of libraries that also do what follows, by their name: `make(node, epilogue)` gives
             the node with an `Epilogue` (`epilogue.py`), None where the function does not take it.
         joins: functions of libraries that compute it together with what it is made of, by their name:
-            `joins(node, program)` gives nodes of equal values in place of it and others of its program, which
-            are made of what comes before them; none where they stay.
+            `joins(node, program)` gives nodes of equal values in place of it and others; none where they stay.
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
             (`stacking.py`). None: there is a node for each model.
