@@ -152,7 +152,7 @@ class Op:
         absorbs: functions of libraries that also do what follows, by their name: `make(node, epilogue)` gives
             the node with an `Epilogue` (`epilogue.py`), None where the function does not take it.
         joins: functions of libraries that compute it together with what it is made of, by their name:
-            `joins(node, program)` gives nodes of equal values in place of it and others; none where they stay.
+            `joins(node, program)` gives nodes of equal values for it and others; none where they stay.
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
             (`stacking.py`). None: there is a node for each model.
