@@ -38,15 +38,19 @@ def probe() -> tuple[int, str]:
 class CudaEvent:
     """A place behind what a stream was given."""
 
-    def __init__(self, device: int, stream: int) -> None:
+    def __init__(self, device: int, stream: int, timed: bool = False) -> None:
         self._device = device
         with cupy.cuda.Device(device):
-            self.event = cupy.cuda.Event(disable_timing=True)
+            self.event = cupy.cuda.Event(disable_timing=not timed)
             runtime.eventRecord(self.event.ptr, stream)
 
     def wait(self) -> None:
         with cupy.cuda.Device(self._device):
             self.event.synchronize()
+
+    def seconds_since(self, earlier: CudaEvent) -> float:
+        with cupy.cuda.Device(self._device):
+            return 1e-3 * float(cupy.cuda.get_elapsed_time(earlier.event, self.event))
 
 
 class CupyMemory:

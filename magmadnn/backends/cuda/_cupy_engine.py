@@ -158,8 +158,8 @@ class CudaLane:
         """With this device's context, and alone."""
         return self._here
 
-    def mark(self) -> CudaEvent:
-        return CudaEvent(self._device, self.stream)
+    def mark(self, timed: bool = False) -> CudaEvent:
+        return CudaEvent(self._device, self.stream, timed)
 
     def follow(self, mark: Any) -> None:  # a CudaEvent
         with self._here:

@@ -263,6 +263,10 @@ class Event(Protocol):
         """Return once all of that is done."""
         ...
 
+    def seconds_since(self, earlier: Any) -> float:
+        """The device's time between two such places that are past, both marked with `timed`."""
+        ...
+
 
 class ReusableEvent(Protocol):
     """A mark that is set again and again.
@@ -310,7 +314,7 @@ class Stream(Protocol):
         """See above."""
         ...
 
-    def mark(self) -> Event:
+    def mark(self, timed: bool = False) -> Event:
         """A mark behind all that the lane was given."""
         ...
 
@@ -427,7 +431,7 @@ class Engine(Protocol):
         """Return once all that was launched is done."""
         ...
 
-    def mark(self) -> Event:
+    def mark(self, timed: bool = False) -> Event:
         """A mark behind all that was launched."""
         ...
 

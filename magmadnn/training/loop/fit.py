@@ -320,6 +320,8 @@ class Fit:
                 self._run_batches(piece.each(), started)
                 continue
             begun, self._ended = max(now.started, self._ended), time.perf_counter()
+            # a host that came late saw both slices end at once
+            begun, started = (min(t, self._ended - now.seconds) for t in (begun, started))
             self.step.batch_seconds[size] = max((self._ended - begun) / piece.count, 1e-7)
             loss, *sums = found
             assert piece.rows is not None

@@ -106,6 +106,12 @@ class PendingChunk:
         return self._is_on_its_way
 
     @property
+    def seconds(self) -> float:
+        """What a device took at least, once they are found; 0 where the host saw begin and end."""
+        seconds = self._flight.seconds if self._flight is not None and self._is_on_its_way else None
+        return 0.0 if seconds is None else seconds
+
+    @property
     def _is_on_its_way(self) -> bool:
         return self._flight is not None and not self._flight.is_dropped
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,10 +21,16 @@ class EmulatedMark:
 
     def __init__(self, lane: Emulator | EmulatedLane) -> None:
         self._lane, self._is_past = lane, False
+        self._passed = 0.0
         lane.later(self._pass)
 
     def _pass(self) -> None:
-        self._is_past = True
+        self._is_past, self._passed = True, time.perf_counter()
+
+    def seconds_since(self, earlier: EmulatedMark) -> float:
+        """The time between two that are past."""
+        assert self._is_past and earlier._is_past
+        return self._passed - earlier._passed
 
     def wait(self) -> None:
         """Do all that was launched before."""

@@ -639,7 +639,7 @@ class Emulator:
         for lane in self.lanes:
             EmulatedMark(lane).wait()
 
-    def mark(self) -> EmulatedMark:
+    def mark(self, timed: bool = False) -> EmulatedMark:
         """A mark behind all that was launched."""
         return EmulatedMark(self)
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends.cuda import device_engine
 from magmadnn.errors import DataError, NumericError, OutOfMemoryError
 from magmadnn.runtime.cuda.data import checked_cache as watched
+from magmadnn.runtime.cuda.data.pending import PendingSlice
 from magmadnn.runtime.cuda.running import slices
 from magmadnn.runtime.cuda.running.slices import CudaSlices
 from magmadnn.training.loop import fit as training
@@ -272,3 +274,24 @@ def test_no_epoch_takes_less_time_than_passed_since_the_one_before(events: list[
     assert (flying_now == 0).sum() == 1  # each epoch began before the last had ended
     assert all(row["seconds"] >= 0.05 for row in rows[1:])
     assert sum(row["seconds"] for row in rows) <= passed
+
+
+@needs_compiler
+def test_epochs_take_as_long_as_the_device_where_the_host_comes_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The host sees the ends of two slices, of an epoch each, at once: no epoch claims next to no time."""
+    monkeypatch.setattr(md.optim.StepSlices, "longest", 1000)
+    found = PendingSlice.found
+
+    def late(flight: PendingSlice) -> Any:
+        device_engine(0).wait()
+        return found(flight)
+
+    monkeypatch.setattr(PendingSlice, "found", late)
+    with on("emulated"):
+        x, y = samples(ROWS - ROWS % BATCH, *SIZES[::2])
+        model = network(SIZES, md.optim.SGD(0.1), device="cuda")
+        rows = model.fit(x, y, batch_size=BATCH, epochs=8, verbose=False).rows
+    seconds = sorted(row["seconds"] for row in rows[1:])
+    assert seconds[0] > seconds[-1] / 10

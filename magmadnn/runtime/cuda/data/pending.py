@@ -44,6 +44,7 @@ class PendingSlice:
         outputs: of its batches, to be read behind the mark.
         faults: words that are not 0 where a row was asked for that is not there; likewise.
         mark: behind all of it.
+        behind: the mark of the slice before it, which was on its way then; None where there was none.
         started: when it was launched, in seconds.
         is_dropped: whether all is as if it had never begun.
     """
@@ -55,8 +56,14 @@ class PendingSlice:
     outputs: list[Array]
     faults: list[Array]
     mark: Event
+    behind: Event | None
     started: float
     is_dropped: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """What the device took for it, once it is found; None where no slice was on its way before it."""
+        return None if self.behind is None else self.mark.seconds_since(self.behind)
 
     def found(self) -> list[Array] | None:
         """Wait, and give the outputs; None where something is wrong."""

@@ -332,8 +332,9 @@ class CudaSlices:
         words = [fetch(fault, (1,), np.dtype(np.int64)) for fault in faults]
         for target in self._targets:
             tensor_of(target).memory.device_pointer(write=True)
-        mark = self._engine.mark()
-        flight = PendingSlice(order, settings, side, coming, outputs, words, mark, started)
+        behind = self._flights[-1].mark if self._flights else None
+        marks = self._engine.mark(timed=True), behind
+        flight = PendingSlice(order, settings, side, coming, outputs, words, *marks, started)
         self._flights.append(flight)
         return flight
 
