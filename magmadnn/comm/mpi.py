@@ -27,13 +27,11 @@ from .rounds import Task
 from .shared_memory import note_files
 
 _TESTS: Final = 200  # before the first sleep
-_SPARE: Final = 4  # cores for each rank from which a rank goes on testing,
-_TESTING: Final = (
-    2e-3  # for so many seconds: a sleep ends some 0.06 ms late, or later by half of what it was
-)
-_POLLED: Final = (
-    10e-3  # seconds since a rank has tested a call itself: the thread then leaves it alone
-)
+_SPARE: Final = 4  # cores for each rank from which on a rank goes on testing,
+# for so many seconds: a sleep ends some 0.06 ms late, or half of its own length.
+_TESTING: Final = 2e-3
+# Seconds since a rank has tested a call itself, up to which the thread leaves it alone.
+_POLLED: Final = 10e-3
 _FIRST_SLEEP: Final = 20e-6  # seconds
 _LONGEST_SLEEP: Final = 1e-3
 _FIRST_LOOK: Final = 0.03  # seconds of waiting until the ledger is read

@@ -193,7 +193,7 @@ class Layer(ExplainsAttributes):
         return made
 
     def _check_rule(self, what: str, rule: Any, example: str) -> None:
-        """Whether an initialiser or a regulariser is a function."""
+        """Raise ArgumentError for an initialiser or a regulariser that is no function."""
         if isinstance(rule, type):
             raise ArgumentError(
                 f"{self}: {what} is the class {rule.__name__}, expected an instance: write "

@@ -33,10 +33,9 @@ class Scalar(Operators):
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._casts: dict[np.dtype[Any], Node] = {}  # this number in other dtypes,
-        self._made: dict[
-            Hashable, Scalar
-        ] = {}  # and what was made of it: each parameter asks for it
+        # this number in other dtypes, and what was made of it: each parameter asks for both
+        self._casts: dict[np.dtype[Any], Node] = {}
+        self._made: dict[Hashable, Scalar] = {}
 
     @classmethod
     def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Any:

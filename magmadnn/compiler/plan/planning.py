@@ -42,10 +42,8 @@ from .native_plan import LaterPlan, LoopPlan, NativePlan
 from .parts_in_place import parts_placed
 
 Pass = Callable[[Draft], Draft]
-ON_CPUS = frozenset(
-    {"winograd", "fft", "indexed pads"}
-)  # algorithms that ops offer beside what they are made of by rule
-
+# Algorithms that ops offer beside what they are made of by rule.
+ON_CPUS = frozenset({"winograd", "fft", "indexed pads"})
 ONE_SAMPLE = "one sample"  # what ops offer for a run of a single one, beside these
 
 

@@ -29,7 +29,6 @@ BINARY = (
     "maximum minimum multiply nextafter not_equal pow remainder subtract"
 ).split()
 ACTIVATIONS = "elu gelu leaky_relu relu sigmoid silu softplus".split()
-TERNARY = ["clip", "where"]
 
 
 # What libraries that do not follow the standard yet call some of these.

@@ -180,11 +180,6 @@ def replicated(shape: Sequence[int], workers: int, on: Sequence[int] | None = No
     return Layout(shape, tuple((0, n) for n in shape), (holders,), workers)
 
 
-def sliced_cuts(cuts: Sequence[int], start: int, step: int, count: int) -> tuple[int, ...]:
-    """Cuts of an axis after `[start::step]` with `count` elements, in the order of the result (step > 0)."""
-    return tuple(min(max(-(-(cut - start) // step), 0), count) for cut in cuts)
-
-
 def check_workers(what: str, owners: Sequence[int], workers: int) -> None:
     """Raises if a number is no worker's."""
     for owner in owners:

@@ -34,10 +34,8 @@ from .windows import Counts, Pairs, counts_of_windows, padded
 _ENOUGH = 8  # channels
 _LOAD_BYTES = 16
 _MOST_BESIDE = 64  # channels of a row of a filter that are gathered
-_MOST_BYTES = {
-    True: 4,
-    False: 2,
-}  # of their elements, with TF32 and without: exact float32 loses by it
+# Bytes of their elements, with TF32 and without: exact float32 takes longer so.
+_MOST_BYTES = {True: 4, False: 2}
 _MOST_BLOCK = 2048  # elements of a block, of which the kernel has some in shared memory
 _AXES = 2  # of places, that the kernel has
 _MOST_ELEMENTS = 1 << 24  # of one image
@@ -118,9 +116,8 @@ class Gathering:
         axes = len(self.strides)
         before, after = x.shape[:first], x.shape[first + axes + 1 :]
         places, c = x.shape[first : first + axes], x.shape[first + axes]
-        cut = [
-            size for n, s in zip(places, self.strides, strict=True) for size in (n // s, s)
-        ]  # a block, and its places
+        # blocks along each axis, and the places of one
+        cut = [size for n, s in zip(places, self.strides, strict=True) for size in (n // s, s)]
         x = reshape(x, (*before, *cut, c, *after))
         blocks = tuple(range(first, first + 2 * axes, 2))
         inside = tuple(k + 1 for k in blocks)

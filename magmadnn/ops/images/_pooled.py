@@ -34,13 +34,15 @@ from ._library import WHY
 from .pooling import _arrays
 from .windows import Counts, Pairs, counts_of_windows, windows_along
 
+# What the kernels take (`compiler/cuda/library/few_channels/sizes.py`), which is above this.
 MOST_INPUTS, MOST_OUTPUTS = 8, 16  # channels
-_MOST_WEIGHTS = 4096  # elements of all filters, which lie in shared memory
-_MOST_TAPS = 11  # of a row of a filter, which a thread takes at once
+MOST_WEIGHTS = 4096  # elements of all filters, which lie in shared memory
+MOST_TAPS = 11  # of a row of a filter, which a thread takes at once
+MOST_THREADS = 1024  # of a block
+NOT_POSITIVE = 255  # the number of a window whose largest value is not above 0
 _MOST_POOLED = 8  # places of a pooling window, of which a thread has all
 _MOST_ELEMENTS = 1 << 22  # of an image
 _PARTS = 96  # of sums for filters: more take longer to add than they save
-_NOT_POSITIVE = 255  # the number of a window whose largest value is not above 0
 _FLOATS = ("float32", "float64")
 _PLAIN: dict[str, Any] = {"strides": (1, 1), "dilation": (1, 1), "groups": 1}
 
@@ -101,10 +103,10 @@ def _fits(whole: Node, pooled: Node) -> bool:
     plain = all(told[name] == value for name, value in _PLAIN.items())
     alone = pooled.attributes["strides"] == size and not any(map(any, pooled.attributes["padding"]))
     alone = alone and all(n % k == 0 for n, k in zip(whole.shape[1:-1], size, strict=True))
-    few = x[-1] <= MOST_INPUTS and w[0] <= MOST_OUTPUTS and math.prod(w) <= _MOST_WEIGHTS
-    few = few and w[2] <= _MOST_TAPS and math.prod(size) <= _MOST_POOLED
-    # a group of threads has all weights of some filters: at most 1024, each with a row of taps
-    few = few and w[1] * w[3] * w[0] <= 1024
+    few = x[-1] <= MOST_INPUTS and w[0] <= MOST_OUTPUTS and math.prod(w) <= MOST_WEIGHTS
+    few = few and w[2] <= MOST_TAPS and math.prod(size) <= _MOST_POOLED
+    # a block has all weights of some filters, each of its threads a row of taps
+    few = few and w[1] * w[3] * w[0] <= MOST_THREADS
     return (
         plain and alone and few and max(map(math.prod, (x[1:], whole.shape[1:]))) <= _MOST_ELEMENTS
     )
@@ -200,14 +202,14 @@ def _numbers_numpy(x: Array, w: Array, bias: Array, size: Counts, **settled: Any
     if not settled["positive"]:
         return found
     largest = _arrays.max_pooling(whole, **_geometry(size))
-    return np.where(largest > 0, found, np.uint8(_NOT_POSITIVE))
+    return np.where(largest > 0, found, np.uint8(NOT_POSITIVE))
 
 
 def _numbers_reference(x: Array, w: Array, bias: Array, size: Counts, **settled: Any) -> Array:
     whole = _whole_reference(x, w, bias, **settled)
     found: Array = _arrays.max_pooling_indices_reference(whole, **_geometry(size))
     largest = _arrays.max_pooling_reference(whole, **_geometry(size))
-    return np.where((largest > 0) | (not settled["positive"]), found, _NOT_POSITIVE)
+    return np.where((largest > 0) | (not settled["positive"]), found, NOT_POSITIVE)
 
 
 def _places_of(g: Array, size: Counts) -> Counts:

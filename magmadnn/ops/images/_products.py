@@ -25,9 +25,8 @@ from .windows import Counts, Pairs, at_tap, counts_of_windows, padded, reach_of,
 
 LANES = 16  # of a vector, whatever the processor has: elements that a product computes at once
 GAIN = 0.75  # of the steps of a product that one whose vectors are fuller may have
-_LEAST_SAVED = (
-    8  # steps: a bias and an activation take as long when they are not part of the product
-)
+# Steps: a bias and an activation take as long when they are not part of the product.
+_LEAST_SAVED = 8
 
 
 def _rows(
@@ -114,9 +113,8 @@ def beside(w_shape: Shape, count: Size, geometry: Mapping[str, Any]) -> int:
     *taps, c, filters = (int(n) for n in w_shape)  # type: ignore[arg-type]  # known sizes
     blocks = (b for b in range(2, LANES // filters + 1) if count % b == 0)
     block = max(blocks, default=1)
-    steps = math.prod(
-        (*taps, c)
-    )  # of the sum for an element; `fewer`, of those for `block` of them
+    # of the sum for an element, and of those for a block of them side by side
+    steps = math.prod((*taps, c))
     fewer = steps / taps[-1] * (taps[-1] + block - 1) / block
     return block if fewer <= min(GAIN * steps, steps - _LEAST_SAVED) else 1
 
@@ -159,9 +157,8 @@ def filters(x: Any, g: Any, size: Counts, groups: int, **geometry: Any) -> Any:
         ]
         made = cast(stack(sums), np.result_type(x.dtype, g.dtype))
         return reshape(made, (*size, 1, filters))
-    plain = (
-        groups == 1 and x.dtype.itemsize >= 4
-    )  # sums of halves would be rounded before they are added
+    # sums of halves would be rounded before they are added
+    plain = groups == 1 and x.dtype.itemsize >= 4
     block = beside((*size, x.shape[-1], filters), counts[-1], geometry) if plain else 1
     if block > 1:
         return _filters_beside(x, g, size, block, geometry)

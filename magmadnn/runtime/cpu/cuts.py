@@ -12,9 +12,8 @@ Part = tuple[float, dict[str, int]]  # what it costs, and the slots that differ 
 LEAST_ELEMENTS = 20_000  # of a part at least: see `tasks.py`
 STACK_STEP = 16  # matrices of a stack, at a multiple of which it is cut: a vector takes as many
 _STACK_WORK = 100_000  # multiply-adds of a part of a stack, at least
-_DEEP = (
-    4  # steps of k for each row (or column) that parts share out, from which on a product is deep
-)
+# Steps of k for each row (or column) that parts share out, from which on a product is deep.
+_DEEP = 4
 _DEEP_PRODUCTS = 4_000_000  # of a deep product at least
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 

@@ -389,10 +389,8 @@ class Tasks:
             if not by_row:
                 step, across = across, step
             worth = _LEAST_TILES * step if by_row else step
-        if isinstance(kernel, Gemm) and is_deep(
-            values, by_row
-        ):  # each part reads a factor from memory
-            across = 0
+        if isinstance(kernel, Gemm) and is_deep(values, by_row):
+            across = 0  # each part reads a factor from memory
             ends = even_ends(length, step, min(self.threads, -(-length // step)))
         elif isinstance(kernel, Gemv | Columns):  # long parts, that the CPU sees coming
             ends = even_ends(length, step, min(self.threads, int(cost)))

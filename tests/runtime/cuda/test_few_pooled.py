@@ -9,10 +9,12 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS
+from magmadnn.compiler.cuda.library.few_channels import pooled, sizes
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
+from magmadnn.ops.images import _pooled
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running import planned
 from magmadnn.runtime.cuda.schedule import small
@@ -182,3 +184,9 @@ def test_a_result_that_something_else_reads_stays() -> None:
             assert "few_pooled" not in program.text({})
         alone = Executable([pooled], executor="native", device="cuda", check=True)
         assert "few_pooled" in alone.text({}) and "few_numbers" not in alone.text({})
+
+
+@pytest.mark.parametrize("name", "INPUTS OUTPUTS WEIGHTS TAPS THREADS".split())
+def test_ops_and_kernels_have_the_same_limits(name: str) -> None:
+    assert getattr(_pooled, f"MOST_{name}") == getattr(sizes, f"MOST_{name}")
+    assert _pooled.NOT_POSITIVE == pooled.NOT_POSITIVE

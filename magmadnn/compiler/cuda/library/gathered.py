@@ -16,10 +16,8 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
 _THREADS = 256
 _STORE_BYTES = 16
-_MOST_STORES, _MOST_BYTES = (
-    1024,
-    16 << 10,
-)  # of a block of threads, unless one row or block of places has more
+# Of a block of threads, unless one row or block of places has more.
+_MOST_STORES, _MOST_BYTES = 1024, 16 << 10
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,9 @@ from .text import head, weights_as_they_lie
 
 _OUTPUTS, _MOST_SUMS = 2, 24  # of a thread
 _LOADS = 80  # that begin together
-_FEW_LOADS, _REGISTERS = (
-    48,
-    (64, 160),
-)  # registers of a thread with up to so many of 4 bytes, or more
-NOT_POSITIVE = 255  # the number of a window whose largest value is not above 0
+# Registers of a thread with up to so many loads of 4 bytes that begin together, and with more.
+_FEW_LOADS, _REGISTERS = 48, (64, 160)
+NOT_POSITIVE = 255  # the number of a window whose largest value is not above 0, as in the ops
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
 MOST_INPUTS, MOST_OUTPUTS = 8, 16  # channels
-_MOST_WEIGHTS = 4096  # elements of all filters, which lie in shared memory
+MOST_WEIGHTS = 4096  # elements of all filters, which lie in shared memory
 THREADS = 128
-_MOST_THREADS = 1024
+MOST_THREADS = 1024
 _MOST_MODELS = (1 << 16) - 1  # rows of blocks
-_MOST_TAPS = 11  # of a row of a filter, that a thread takes at once
+MOST_TAPS = 11  # of a row of a filter, that a thread takes at once
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def few_of(call: ConvolutionNode, models: int = 0) -> Few | None:
         is_many=models > 0,
     )  # fmt: skip
     fits = x[3] <= MOST_INPUTS and y[3] <= MOST_OUTPUTS
-    fits = fits and found.taps * found.outputs <= _MOST_WEIGHTS
-    fits = fits and found.taps * (y[3] // together(y[3])) <= _MOST_THREADS
+    fits = fits and found.taps * found.outputs <= MOST_WEIGHTS
+    fits = fits and found.taps * (y[3] // together(y[3])) <= MOST_THREADS
     fits = fits and models <= _MOST_MODELS
     # Numbers of elements are counted with 32 bits.
     return found if fits and max(map(math.prod, call.shapes)) < 1 << 31 else None
@@ -114,9 +114,9 @@ def largest_divisor(count: int, most: int) -> int:
     return max(n for n in range(1, max(most, 1) + 1) if count % n == 0)
 
 
-def taps_at_once(wide: int, most: int = _MOST_TAPS) -> int:
+def taps_at_once(wide: int, most: int = MOST_TAPS) -> int:
     """How many neighbours of a row of a filter with `wide` elements a thread takes at once."""
-    return largest_divisor(wide, min(wide, most, _MOST_TAPS))
+    return largest_divisor(wide, min(wide, most, MOST_TAPS))
 
 
 def together(channels: int) -> int:
