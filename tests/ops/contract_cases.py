@@ -181,7 +181,7 @@ EXACT = set(
     "greater greater_equal logical_and logical_or logical_not isnan stop_gradient floor_divide max min "
     "argmax argmin one_hot random_uniform take take_class _where_positive _faded "
     "_after _checkpoint max_pooling max_pooling_indices _max_pooling_chosen "
-    "_max_pooling_whole _max_pooling_indices_whole _gathered_whole".split()
+    "_max_pooling_whole _max_pooling_indices_whole _gathered_whole _convolution_pooled_numbers".split()
 ) | {name for name, op in BUILT_IN.items() if op.kind is OpKind.MOVEMENT}
 ROUNDINGS = {
     **dict.fromkeys(
