@@ -74,6 +74,29 @@ def test_a_layer_that_is_given_again() -> None:
     assert "build gives the layer dense_2 of an earlier call again" in text
 
 
+@pytest.mark.parametrize("how", ["residual", "of a layer's own"])
+def test_a_layer_within_a_layer_that_is_given_again(how: str) -> None:
+    inner = md.layers.Dense(5)
+
+    class Holds(md.layers.Layer):
+        def forward(self, x: Any) -> Any:
+            return inner(x)
+
+        def build(self, x: Any) -> None:
+            self.inner = inner
+
+    def made(units: int) -> md.Model:
+        outer = md.layers.Residual([inner]) if how == "residual" else Holds()
+        layers = [md.layers.Input(5), outer, md.layers.Dense(units), md.layers.Dense(2)]
+        return md.Model(layers, loss="cross_entropy", optimizer="sgd", metrics=["accuracy"])
+
+    kind, text = error_of(lambda: search(made))
+    assert kind is ArgumentError
+    assert f"build gives the layer {inner.path} of an earlier call again" in text
+    inner.trainable = False
+    assert [trial.state for trial in search(made).trials] == ["done"] * 6
+
+
 def test_layers_that_nobody_trains_may_be_shared() -> None:
     body, other = md.layers.Dense(4, trainable=False), md.layers.Activation("tanh")
 

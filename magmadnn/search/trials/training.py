@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
-from magmadnn.layers.layer import Layer
+from magmadnn.layers.layer import Layer, Parameter
 from magmadnn.ops import philox
 from magmadnn.runtime.threads import thread_count
 from magmadnn.search.spaces.building import Builder, fit_arguments
@@ -183,12 +183,12 @@ class Task:
         Raises:
             SharedModelError: it was, or may be now.
         """
-        found = [
-            layer
+        found = {  # of layers within layers too
+            variable.layer: None
             for model in models
-            for layer in model.layers
-            if layer.is_trainable and next(layer.parameters(), None) is not None
-        ]
+            for variable in model.variables()
+            if isinstance(variable, Parameter) and variable.layer.is_trainable
+        }
         for layer in found:
             if layer in self._built:
                 raise SharedModelError(
