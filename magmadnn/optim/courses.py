@@ -163,6 +163,11 @@ class StepCourse:
         """Loss and outputs of each leg's first batches; None where one is wrong, and nothing was changed."""
         return self._course.found(counts)
 
+    def take_back(self) -> None:
+        """Variables as they were before what has run last, on the processor."""
+        if isinstance(self._course, Course):
+            self._course.take_back()
+
     def _values(self, steps: Array) -> dict[Node, Array]:
         """The settings of steps with these numbers."""
         if self._settings.fixed:

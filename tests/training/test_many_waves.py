@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn import layers
+from magmadnn import layers, optim
+from magmadnn.compiler.llvm.driver.rounds import Round
 from magmadnn.errors import ArgumentError, OutOfMemoryError
+from magmadnn.runtime.cpu.sliced.courses import Course
+from magmadnn.runtime.threads import on_threads
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.many import fits, members, room
 from magmadnn.training.many.course import FitCourse
@@ -312,3 +316,48 @@ def test_on_a_device_parameters_make_way(counted: list[int], width: int) -> None
         for models in (alone, waves):
             md.fit_many(models, X, Y, **GIVEN)
         assert digests(waves) == digests(alone)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("where", ["start", "_give", "finish", "found"])
+def test_an_interrupt_leaves_nothing_trained_that_does_not_count(
+    where: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran natively and is in no history is taken back: models are as after the epochs that count."""
+
+    def build(k: int) -> md.Model:  # none follows another one
+        net = [layers.Input((6,)), layers.Dense(5 + k), layers.BatchNorm(), layers.Dense(3)]
+        return md.Model(net, loss="cross_entropy", optimizer=optim.Adam(0.02), seed=k)
+
+    monkeypatch.setattr(FitCourse, "seconds_of_batch", 1e-6)  # so that pieces are whole epochs
+    owner: type = Course if where == "found" else Round
+    plain = getattr(owner, where)
+    for at, is_done, looks in itertools.product((1, 2, 5), (False, True), (False, True)):
+        calls = list[int]()
+
+        def interrupted(
+            self: Any, *rest: Any, at: int = at, is_done: bool = is_done, calls: Any = calls
+        ) -> Any:
+            calls.append(at)
+            if len(calls) == at and not is_done:
+                raise KeyboardInterrupt
+            found = plain(self, *rest)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            return found
+
+        models = [build(k) for k in range(4)]
+        given: dict[str, Any] = {"batch_size": BATCH, "verbose": False}
+        seen = md.callbacks.LambdaCallback(on_epoch_end=lambda fit: None)  # pieces of one epoch
+        with on_threads(threads), monkeypatch.context() as patch:
+            patch.setattr(owner, where, interrupted)
+            try:
+                callbacks = [seen] * looks
+                md.fit_many(models, X, Y, epochs=3, callbacks=callbacks, parallel=False, **given)
+            except KeyboardInterrupt:
+                assert len(calls) >= at
+        for k, model in enumerate(models):
+            other = build(k)
+            if model.epochs_done:
+                other.fit(X, Y, epochs=model.epochs_done, **given)
+            assert digests([model]) == digests([other]), (at, is_done, looks, k)

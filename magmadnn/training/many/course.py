@@ -337,7 +337,11 @@ class FitCourse:
         piece, fit = self._next, self.fit
         evaluated = self._counts_of_evaluation(piece)
         epochs = max(piece.epochs, 1)
-        found = self._course.found([epochs * n for n in [*piece.counts, *evaluated]])
+        try:
+            found = self._course.found([epochs * n for n in [*piece.counts, *evaluated]])
+        except BaseException:  # such as Ctrl-C
+            self.take_back()
+            raise
         if found is None:  # one by one they tell what is wrong
             last = fit.epoch + epochs
             while fit.epoch < last and fit.goes_further:
@@ -366,6 +370,10 @@ class FitCourse:
             self._is_begun = False
             if epoch + 1 < epochs:
                 fit.call("on_epoch_begin")  # the step's count is that of the piece's end by now
+
+    def take_back(self) -> None:
+        """Variables as they were before the program ran, of which nothing was taken."""
+        self._course.take_back()
 
     def _add(self, piece: _Next, trained: Sequence[Sequence[Array]], epoch: int) -> None:
         """Add what an epoch's batches gave."""

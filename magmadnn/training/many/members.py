@@ -156,6 +156,12 @@ class Member:
             self.end()
         return None
 
+    def take_back(self) -> None:
+        """The model as it was before the last piece, which has run and was not taken."""
+        self.ticks = None
+        if self._course is not None:
+            self._course.take_back()
+
     @property
     def stacked(self) -> FitCourse | None:
         """Its course, if it runs beside others only where they do as many epochs and batches."""

@@ -55,7 +55,7 @@ class _Rounds:
         self, members: Sequence[Member], signals: Signals, look: Callable[[], None], room: Room
     ) -> None:
         self._signals, self._look, self._room = signals, look, room
-        self._new, self._waiting = deque(members), deque[Member]()
+        self._all, self._new, self._waiting = members, deque(members), deque[Member]()
         self._ready: list[tuple[Member, Nested]] = []
         self._running: list[Member] = []
         self._threads = thread_count()
@@ -72,8 +72,18 @@ class _Rounds:
                     self._take()
                 if self._ready:
                     self._start()
-        finally:
+        except BaseException:
             self._round.end()
+            self._take_back()
+            raise
+        self._round.end()
+
+    def _take_back(self) -> None:
+        """What has run and is in no history, as if it had not; wherever Ctrl-C came."""
+        ran = self._running if self._round.has_run else []
+        for member in self._all:
+            if member.ticks is not None or any(member is one for one in ran):
+                member.take_back()
 
     def _prepare(self) -> None:
         """Prepare trainings, as long as other threads are busy."""
@@ -111,13 +121,14 @@ class _Rounds:
         """Let the other threads begin with all that is ready."""
         members, programs = zip(*self._ready, strict=True)
         scratch = max(member.scratch_bytes for member in members)
+        self._round.clear()
         self._ready, self._running = [], list(members)
         self._round.start(list(programs), scratch)
 
     def _take(self) -> None:
         """Take part in the round until it has ended; what it leaves waits for Python."""
         ticks = self._round.finish()
-        running, self._running = self._running, []
-        for member, own in zip(running, ticks.tolist(), strict=True):
+        for member, own in zip(self._running, ticks.tolist(), strict=True):
             member.ticks = own
-            self._waiting.append(member)
+        self._waiting.extend(self._running)
+        self._running = []

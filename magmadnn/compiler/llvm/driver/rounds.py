@@ -168,6 +168,15 @@ class Round:
         team.start(words)
 
     @property
+    def has_run(self) -> bool:
+        """Whether what was started last has run, since `clear`; to be asked behind `finish` or `end`."""
+        return bool(self._table[0, _TICKS])
+
+    def clear(self) -> None:
+        """Know of nothing that has run."""
+        self._table[0, _TICKS] = 0
+
+    @property
     def is_done(self) -> bool:
         """Whether nothing is left to do in `finish`."""
         return self._team is not None and self._team.is_done

@@ -96,6 +96,10 @@ class Course:
             return None
         return found
 
+    def take_back(self) -> None:
+        """Variables as they were before the program ran."""
+        self._saved.restore()
+
 
 def course_of(wanted: Sequence[Wanted], training: int) -> Course | None:
     """The course of these legs, made once for data that looks alike; None where a plan cannot run alone."""
