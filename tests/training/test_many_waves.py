@@ -283,8 +283,8 @@ def test_cross_validation_in_waves(counted: list[int]) -> None:
 def test_waves_take_the_memory_that_they_may() -> None:
     """Of the whole process: eight trainings of 34 MB each, room for two and a half.
 
-    What the allocator keeps of trainings that have ended counts too, so the limit is passed a little; how many
-    are trained at a time is counted above.
+    What the allocator keeps of trainings that have ended counts too, so the limit is passed a little; how
+    many are trained at a time is counted above.
     """
     taken = {}
     for way in ("waves", "whole"):
