@@ -199,6 +199,15 @@ def max_pooling_chosen_reference(x: Array, index: Array, **settled: Any) -> Arra
     return y
 
 
+def average_pooling_reference(x: Array, count_padding: bool, **settled: Any) -> Array:
+    """The mean of the places that each window covers."""
+    y = _outputs(x, **settled)
+    for window, found in _meetings(x.shape[1:-1], **settled):
+        count = math.prod(settled["size"]) if count_padding else len(found)
+        y[(slice(None), *window)] = sum(x[(slice(None), *at)] for at in found.values()) / count
+    return y
+
+
 def average_pooling_inputs_reference(
     g: Array, places: Any, count_padding: bool, **settled: Any
 ) -> Array:

@@ -18,7 +18,7 @@ which of them have kernels of their own on a GPU.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,13 +135,13 @@ def _average_vjp(g: Any, y: Any, x: Any, **settled: Any) -> Any:
 # --- the ops --------------------------------------------------------------------------------------
 
 
-def _reference(name: str) -> Any:
-    """The reference of an op, with its attributes settled as a call settles them."""
+def _reference(name: str, computed: Callable[..., Any]) -> Any:
+    """The reference of an op by `computed`, with its attributes settled as a call settles them."""
 
     def reference(x: Any, **attributes: Any) -> Any:
         op = _OPS[name]
         settled = op.settle([Spec(x.shape, x.dtype)], {**op.attributes, **attributes})
-        return getattr(_arrays, f"{name}_reference")(x, **settled)
+        return computed(x, **settled)
 
     return reference
 
@@ -197,7 +197,7 @@ max_pooling: Op = Op(
     dtypes=first_dtype,
     numpy=_arrays.max_pooling,
     vjp=_max_vjp,
-    reference=_reference("max_pooling"),
+    reference=_reference("max_pooling", _arrays.max_pooling_reference),
     samples=_samples,
     attributes={"size": REQUIRED, "strides": None, "padding": "valid"},
     canonical=lambda words, specs, **given: _settled(words, specs, **given),
@@ -220,7 +220,7 @@ max_pooling_indices: Op = Op(
     dtypes=_index_dtype,
     numpy=_arrays.max_pooling_indices,
     vjp=NoGradient(why="it counts places"),
-    reference=_reference("max_pooling_indices"),
+    reference=_reference("max_pooling_indices", _arrays.max_pooling_indices_reference),
     samples=_samples,
     attributes={"size": REQUIRED, "strides": None, "padding": "valid"},
     canonical=lambda words, specs, **given: _settled(words, specs, **given),
@@ -297,7 +297,7 @@ average_pooling: Op = Op(
     dtypes=promote_floating,
     numpy=_arrays.average_pooling,
     vjp=_average_vjp,
-    reference=_reference("average_pooling"),
+    reference=_reference("average_pooling", _arrays.average_pooling_reference),
     samples=_average_samples,
     attributes={"size": REQUIRED, "strides": None, "padding": "valid", "count_padding": False},
     canonical=lambda words, specs, **given: _average_settled(words, specs, **given),
