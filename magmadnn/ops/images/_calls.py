@@ -16,7 +16,7 @@ import numpy as np
 
 from magmadnn.graph.computed_by import RESULT, LibraryCall
 from magmadnn.graph.dim import Size
-from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
+from magmadnn.graph.op import Array, Draw, Op, Sample, promote
 from magmadnn.ops.arithmetic import cast
 from magmadnn.ops.movement import transpose
 
@@ -27,9 +27,9 @@ from ._library import (
     ALIGNMENT,
     DTYPES,
     SETTINGS,
-    WHY,
     by_numpy,
     by_reference,
+    calling,
     last,
     narrow,
     operations_of,
@@ -159,25 +159,16 @@ def _op(
     within a concatenation of several: `strided`.
     """
     attributes = (more, *SETTINGS) if more else SETTINGS
-    return Op(
-        args=args,
-        formula=formula,
-        kind=OpKind.LIBRARY,
-        dtypes=promote,
-        vjp=NoGradient(why=WHY),
-        attributes=dict.fromkeys(attributes, REQUIRED),
-        contracts="add",
-        library=LibraryCall(
-            function,
-            settings=SETTINGS,
-            dtypes=DTYPES,
-            whole=True,
-            strided=strided,
-            alignment=ALIGNMENT,
-            operations=operations,
-        ),
-        **parts,
+    library = LibraryCall(
+        function,
+        settings=SETTINGS,
+        dtypes=DTYPES,
+        whole=True,
+        strided=strided,
+        alignment=ALIGNMENT,
+        operations=operations,
     )
+    return calling(library, attributes, args=args, formula=formula, dtypes=promote, **parts)
 
 
 convolution_whole = _op(

@@ -18,7 +18,7 @@ import numpy as np
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.epilogue import Epilogue
 from magmadnn.graph.node import Node, constant
-from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
+from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.arithmetic import cast, multiply
 from magmadnn.ops.movement import reshape
@@ -27,9 +27,9 @@ from ._library import (
     DTYPES,
     HALVES,
     SETTINGS,
-    WHY,
     by_numpy,
     by_reference,
+    calling,
     narrow,
     operations_of,
     outputs_of,
@@ -131,22 +131,15 @@ def _added_samples(draw: Draw) -> Iterable[Sample]:
 
 
 def _op(**parts: Any) -> Op:
-    return Op(
-        kind=OpKind.LIBRARY,
-        shapes=outputs_of,
-        dtypes=promote,
-        vjp=NoGradient(why=WHY),
-        attributes=dict.fromkeys((*SETTINGS, "positive"), REQUIRED),
-        contracts="add",
-        library=LibraryCall(
-            "fprop_fused",
-            settings=(*SETTINGS, "positive"),
-            dtypes=DTYPES,
-            whole=True,
-            operations=lambda y, x, w, *others: operations_of(y, w),
-        ),
-        **parts,
+    settings = (*SETTINGS, "positive")
+    library = LibraryCall(
+        "fprop_fused",
+        settings=settings,
+        dtypes=DTYPES,
+        whole=True,
+        operations=lambda y, x, w, *others: operations_of(y, w),
     )
+    return calling(library, settings, shapes=outputs_of, dtypes=promote, **parts)
 
 
 convolution_biased = _op(

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.dim import Shape, Size, product
 from magmadnn.graph.node import Node
-from magmadnn.graph.op import Array, Op, OpKind
+from magmadnn.graph.op import REQUIRED, Array, NoGradient, Op, OpKind
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
 from magmadnn.ops.arithmetic import cast
@@ -22,6 +23,18 @@ ALIGNMENT = 16  # bytes, of the channels of a branch within a concatenation
 HALVES = ("float16", "bfloat16")
 SETTINGS = ("strides", "padding", "dilation", "groups")
 WHY = "calls of libraries are made after gradients are"
+
+
+def calling(library: LibraryCall, attributes: Sequence[str], **parts: Any) -> Op:
+    """An op that is a call of a library, which adds up products, with the names of its attributes."""
+    return Op(
+        kind=OpKind.LIBRARY,
+        vjp=NoGradient(why=WHY),
+        attributes=dict.fromkeys(attributes, REQUIRED),
+        contracts="add",
+        library=library,
+        **parts,
+    )
 
 
 def narrow(x: Node) -> Any:

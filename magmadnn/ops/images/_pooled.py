@@ -20,7 +20,7 @@ import numpy as np
 from magmadnn.graph.computed_by import RESULT, LibraryCall
 from magmadnn.graph.dim import Shape, product
 from magmadnn.graph.node import Node, scoped
-from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
+from magmadnn.graph.op import Array, Draw, Op, Sample, promote
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.memory.dtypes import is_floating
@@ -30,7 +30,7 @@ from magmadnn.ops.along_axes.reductions import sum as sum_over
 from magmadnn.ops.movement import reshape, transpose
 
 from . import _taps
-from ._library import WHY
+from ._library import calling
 from .pooling import _arrays
 from .windows import Counts, Pairs, counts_of_windows, windows_along
 
@@ -315,21 +315,15 @@ def _filters_samples(draw: Draw) -> list[Sample]:
 
 def _op(function: str, more: tuple[str, ...], one_byte: tuple[int, ...], **parts: Any) -> Op:
     settings = (*more, "padding", "size")
-    return Op(
-        kind=OpKind.LIBRARY,
-        vjp=NoGradient(why=WHY),
-        attributes=dict.fromkeys(settings, REQUIRED),
-        contracts="add",
-        library=LibraryCall(
-            function,
-            settings=settings,
-            dtypes=_FLOATS,
-            whole=True,
-            one_byte=one_byte,
-            **_counted(function),
-        ),
-        **parts,
+    library = LibraryCall(
+        function,
+        settings=settings,
+        dtypes=_FLOATS,
+        whole=True,
+        one_byte=one_byte,
+        **_counted(function),
     )
+    return calling(library, settings, **parts)
 
 
 def _counted(function: str) -> dict[str, Any]:
