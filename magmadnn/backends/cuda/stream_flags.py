@@ -26,7 +26,7 @@ class MemoryCall(ctypes.Structure):
 
 
 def writes(places: Iterable[int], number: int) -> list[MemoryCall]:
-    """Calls that write a number to addresses."""
+    """Calls by which a stream writes a number of 32 bits to each of some addresses of GPUs."""
     return [MemoryCall(_WRITE, place, number, _WITH_BARRIER) for place in places]
 
 

@@ -89,6 +89,20 @@ def test_tiles_at_edges_and_inside(turned: str, sizes: tuple[int, int, int]) -> 
 
 
 @needs_compiler
+@pytest.mark.parametrize(("turned", "sizes"), [("", (37, 68, 68)), ("b", (37, 67, 68))])
+def test_rows_and_columns_that_are_odd(turned: str, sizes: tuple[int, int, int]) -> None:
+    """Nothing is stored beyond them: what follows the results stays as it was."""
+    gemm = Gemm("float32", *KINDS[turned], epilogue=biased("float32"))
+    arrays = stack(gemm, sizes, 5)
+    room = np.full(arrays["c"].size + 256, 7, np.float32)
+    arrays["c"] = room[:-256].reshape(arrays["c"].shape)
+    run(tiled_launch(gemm, arrays, sizes, FOUR))
+    expected = 1 / (1 + np.exp(-(each(gemm, arrays) + arrays["x0"])))
+    assert_all_close(arrays["c"], expected, sizes[2])
+    assert (room[-256:] == 7).all()
+
+
+@needs_compiler
 def test_what_is_done_to_elements() -> None:
     sizes = (36, 68, 70 // 4 * 4)
     gemms = [

@@ -23,13 +23,12 @@ from .cut import Cut, Sizes, cut_for
 from .loads import LOADS
 from .outer_products import OUTER
 from .product import PRODUCT
-from .sized import SizedProduct, constants, sized
+from .sized import SizedProduct, constants, is_countable, sized
 
 LIBRARY = LOADS + ARITHMETIC_TEXT + PRODUCT + OUTER
 
 # Operations up to which these kernels are the faster ones; the same where all of k is taken at once.
 _MOST_OPERATIONS = {"float32": (1.2e8, 3e7), "tf32": (3e8, 3e8), "float64": (1.2e8, 3e7)}
-_LARGEST = 2**31  # elements of an operand, whose places are counted in 32 bits
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ class GemmVariant(SizedProduct):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.cut.threads
 
     @property
     def blocks(self) -> int:
-        """How many there are."""
+        """Blocks of the launch."""
         return self.cut.blocks(*self.sizes[:2])
 
     @property
@@ -123,9 +122,7 @@ def choose_gemm(
     cut = cut_for(sizes, transposes, item, chip.processors, chip.shared_bytes)
     if cut is None or 2.0 * math.prod(sizes) > _MOST_OPERATIONS[arithmetic][cut.whole_k]:
         return None
-    m, n, k = sizes
-    a_lines, b_lines = (k if kernel.transpose_a else m), (n if kernel.transpose_b else k)
-    if max(a_lines * values["lda"], b_lines * values["ldb"]) >= _LARGEST:
+    if not is_countable(kernel, values):
         return None
     variant = GemmVariant(**vars(sized(kernel, values)), arithmetic=arithmetic, cut=cut)
     return _launch(variant, arguments_of(variant, values))

@@ -16,6 +16,10 @@ namespace gemm {
 // No sums of columns.
 struct NoSums { static constexpr int LANES = 0; };
 
+// The first of four neighbouring columns, each of another tile, that lane group g takes of B; lanes that
+// store together store neighbouring fours.
+__device__ __forceinline__ int first_of_four(int g) { return g % 2 * 16 + g / 2 * 4; }
+
 template <class S, class Arithmetic, class F> struct Outer {
   typedef typename Arithmetic::Item T;
   static constexpr int M = S::M, N = S::N, K = S::K, MT = S::MT, NT = S::NT, WN = S::WN, STEPS = S::STEPS;
@@ -60,8 +64,14 @@ template <class S, class Arithmetic, class F> struct Outer {
   static __device__ __forceinline__ int half(int x) { return PACK == 4 ? x % NT / 2 % 2 : x % NT % 2; }
   static __device__ __forceinline__ int first(int x) { return PACK == 4 ? x % NT / 4 * 4 : x % NT / 2 * 2; }
   static __device__ __forceinline__ int right(int x) { return 8 * first(x) + (PACK == 4 ? x % 2 * 16 : 0); }
-  // The first column that lane group g takes of B; lanes that store together store neighbouring fours.
-  static __device__ __forceinline__ int left(int g) { return PACK == 4 ? g % 2 * 16 + g / 2 * 4 : 2 * g; }
+  // The first column that lane group g takes of B.
+  static __device__ __forceinline__ int left(int g) { return PACK == 4 ? first_of_four(g) : 2 * g; }
+  // The four elements of a quad.
+  static __device__ __forceinline__ void take(T (&total)[4], const T (&c)[MT][NT][4], int x) {
+    const int h = 2 * half(x), e = PACK == 4 ? x % 2 : 0;
+#pragma unroll
+    for (int q = 0; q < 4; q++) total[q] = c[x / NT][first(x) + q % PACK][h + e + q / PACK];
+  }
 
   // sums: what is done to the sum of each of B's columns, which the first blocks add.
   template <class Slots, class Sums = NoSums>
@@ -112,10 +122,8 @@ template <class S, class Arithmetic, class F> struct Outer {
     for (int from = 0; from < QUADS; from += GROUP) {
       if (!HOLD) hold(from);
       some(at, from, [&](int x, int y, int z) {
-        const int h = 2 * half(x), e = PACK == 4 ? x % 2 : 0;
         T total[4];
-#pragma unroll
-        for (int q = 0; q < 4; q++) total[q] = c[x / NT][first(x) + q % PACK][h + e + q / PACK];
+        take(total, c, x);
         F::finish(s, held[x - from], y, z, total);
       });
     }

@@ -18,6 +18,7 @@ from .epilogue import FIRST_ROW, finish_text
 
 _QUAD = 4  # elements that are moved together at most
 _WIDEST_LOAD = 16  # bytes
+_LARGEST = 2**31  # elements of an operand, whose places are counted in 32 bits
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,13 @@ def sized(kernel: Gemm, values: Mapping[str, int]) -> SizedProduct:
     return SizedProduct(
         kernel, sizes, tuple(strides.items()), tuple(widths.items()), tuple(axes.items())
     )
+
+
+def is_countable(kernel: Gemm, values: Mapping[str, int]) -> bool:
+    """Whether places in both factors can be counted in 32 bits."""
+    m, n, k = values["row1"], values["column1"], values["k"]
+    a_lines, b_lines = (k if kernel.transpose_a else m), (n if kernel.transpose_b else k)
+    return max(a_lines * values["lda"], b_lines * values["ldb"]) < _LARGEST
 
 
 def rows_of(values: Mapping[str, int]) -> dict[str, int]:

@@ -50,12 +50,9 @@ template <class S, class Arithmetic, class F> struct Staged {
 
   // Lines lie without gaps, their pieces of four elements in an order that depends on the line, so that lanes
   // that load together meet other banks. Of A lane (g, t) loads piece t of a step of line g, of B stored
-  // [n, k] piece t of a line `left(g)` on; of B stored [k, n] piece left(g) / 4 of line 4t on.
+  // [n, k] piece t of line first_of_four(g); of B stored [k, n] piece first_of_four(g) / 4 of line 4t on.
   static __device__ __forceinline__ int key_a(int line) { return line / 2 % 4 | line % 2 * 4; }
   static __device__ __forceinline__ int key_b(int line) { return S::TB ? line / 4 % 8 : line / 4 % 4; }
-  // The first of four neighbouring columns, each of another tile, that lane group g takes of B; lanes that
-  // store together store neighbouring fours.
-  static __device__ __forceinline__ int left(int g) { return g % 2 * 16 + g / 2 * 4; }
 
   // A tile of both. What is not there becomes zeros; addresses beyond the operands are not read.
   template <class A>
@@ -132,8 +129,8 @@ template <class S, class Arithmetic, class F> struct Staged {
     let_later_kernels_start();
     // What a lane takes of a tile; pieces of the next 16 k are 16 elements on or back.
     const int a0 = (y0 + g) * DEEP + (t ^ key_a(g)) * 4;
-    const int b0 = A_SIZE + (S::TB ? (x0 + left(g)) * DEEP + (t ^ key_b(left(g))) * 4
-                                   : 4 * t * COLUMNS + x0 + (left(g) / 4 ^ t) * 4);
+    const int b0 = A_SIZE + (S::TB ? (x0 + first_of_four(g)) * DEEP + (t ^ key_b(first_of_four(g))) * 4
+                                   : 4 * t * COLUMNS + x0 + (first_of_four(g) / 4 ^ t) * 4);
     T c[MT][1][NT][4];
 #pragma unroll
     for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][0][x / 4 % NT][x % 4] = 0;
@@ -232,10 +229,8 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
                                    b + x0 + Tile::left(g) + t * Tile::LB);
       __syncthreads();
       each(row, column, [&](int x, int y, int z) {
-        const int h = 2 * Tile::half(x), e = x % 2;
         T total[4];
-#pragma unroll
-        for (int q = 0; q < 4; q++) total[q] = c[x / NT][Tile::first(x) + q][h + e];
+        Tile::take(total, c, x);
         if (!HOLD) F::read(s, held[0], y, z);
         F::finish(s, held[HOLD ? x : 0], y, z, total);
       });

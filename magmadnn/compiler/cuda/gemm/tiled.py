@@ -6,20 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from magmadnn.compiler.cuda.text.variant import Chip
+from magmadnn.compiler.cuda.text.variant import REGISTERS, RESERVED_BYTES, Chip
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 
 from .arithmetic import ARITHMETIC
-from .sized import SizedProduct, constants, sized
+from .sized import SizedProduct, constants, is_countable, sized
 
 _ITEM = 4  # bytes of float32
 _DEEP = 32  # k of a stage
 _STEP = 16
 _SHORT_K = 256  # for which all of B's k is kept
 _LEAST = 64  # columns, and sums where they are long
-_LARGEST = 2**31  # elements of an operand
-_RESERVED = 1024  # bytes of shared memory that each block has beside its own
-_SHARED = 1024  # bytes by which a multiprocessor has more of it than a block may have
 _BESIDE = 2  # blocks that are to share a multiprocessor
 # 16 rows and 8 columns of a warp, times; warps over rows and columns.
 _STAGED_TILES = ((4, 4, 2, 4), (2, 4, 2, 4), (2, 4, 2, 2))
@@ -48,29 +45,29 @@ class TiledProduct(SizedProduct):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * math.prod(self.warps)
 
     @property
     def blocks(self) -> int:
-        """Of one product."""
+        """Blocks of one product of the stack."""
         across = -(-self.sizes[1] // self.block[1])
         return across * (-(-self.sizes[0] // self.block[0]) if self.stages else self.split)
 
     @property
     def block(self) -> tuple[int, int]:
-        """Rows and columns of a tile."""
+        """Rows and columns of the result that a tile has, in elements."""
         return 16 * self.tile[0] * self.warps[0], 8 * self.tile[1] * self.warps[1]
 
     @property
     def lines(self) -> int:
-        """Lines of A, as it is stored."""
+        """Lines of the left factor as it is stored: m of [m, k], k of [k, m]."""
         return self.sizes[2] if self.kernel.transpose_a else self.sizes[0]
 
     @property
     def registers(self) -> int:
-        """Of a thread, roughly."""
-        return 65536 // (self.threads * self.resident)
+        """Registers of a thread: all that are there for it beside the other blocks."""
+        return REGISTERS // (self.threads * self.resident)
 
     @property
     def resident(self) -> int:
@@ -127,8 +124,7 @@ def tiled(
         return None
     if looped and k > _SHORT_K:
         return None
-    a_lines, b_lines = (k if looped else m), (n if kernel.transpose_b else k)
-    if max(a_lines * values["lda"], b_lines * values["ldb"]) >= _LARGEST:
+    if not is_countable(kernel, values):
         return None
     own = sized(kernel, values)
     if any(dict(own.widths)[s] != 4 for s in "ab") or any(step % 4 for step in steps):
@@ -160,7 +156,7 @@ def _looped(
 
 def _cost(one: TiledProduct, count: int, chip: Chip) -> float:
     """Rounds in which multiprocessors take the blocks, times what a block reads; few stages wait longer."""
-    fits = (chip.shared_bytes + _SHARED) // (one.shared_bytes + _RESERVED)
+    fits = (chip.shared_bytes + RESERVED_BYTES) // (one.shared_bytes + RESERVED_BYTES)
     rounds = -(-count * one.blocks // (chip.processors * min(fits, _BESIDE)))
     rows, columns = one.block
     if one.stages:

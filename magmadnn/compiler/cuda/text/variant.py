@@ -21,6 +21,8 @@ from typing import Protocol
 
 Grid = tuple[int, int, int]
 WARP = 32
+REGISTERS = 65536  # of a multiprocessor
+RESERVED_BYTES = 1024  # of its shared memory, which each block has beside its own
 
 
 class Variant(Protocol):

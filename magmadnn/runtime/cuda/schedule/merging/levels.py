@@ -18,13 +18,11 @@ from magmadnn.compiler.cuda.fused.merged import registers_of
 from magmadnn.compiler.cuda.fused.summed import Summed
 from magmadnn.compiler.cuda.gemm.cut import Sizes, outer_cuts
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, is_short_of_bandwidth
-from magmadnn.compiler.cuda.text.variant import Chip, Launch
+from magmadnn.compiler.cuda.text.variant import REGISTERS, RESERVED_BYTES, Chip, Launch
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.runtime.cuda.schedule.hazards import Edges, readers_of
 
-_THREADS = 2048  # that a multiprocessor holds,
-_REGISTERS = 65536  # and its registers
-_RESERVED = 1024  # bytes of shared memory that each block has beside its own
+_THREADS = 2048  # that a multiprocessor holds
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ class Load:
 
     def resident(self, chip: Chip) -> int:
         """Blocks that share a multiprocessor."""
-        most = min(_THREADS // self.threads, _REGISTERS // (self.threads * self.registers))
-        return max(min(most, chip.shared_bytes // (self.shared_bytes + _RESERVED)), 1)
+        most = min(_THREADS // self.threads, REGISTERS // (self.threads * self.registers))
+        return max(min(most, chip.shared_bytes // (self.shared_bytes + RESERVED_BYTES)), 1)
 
     def rounds(self, chip: Chip) -> float:
         """Rounds in which multiprocessors take the blocks; less than a whole one counts as one.
@@ -69,7 +67,7 @@ class Load:
         They count for more where a single block wants more registers than there are.
         """
         rounds = max(self.blocks / (chip.processors * self.resident(chip)), 1.0)
-        return rounds * max(self.threads * self.registers / _REGISTERS, 1.0)
+        return rounds * max(self.threads * self.registers / REGISTERS, 1.0)
 
 
 @dataclass(frozen=True)
