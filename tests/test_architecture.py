@@ -96,7 +96,7 @@ ROOMS = {
     "compiler.cuda": """
         module
         megakernel
-        fused library
+        fused library clusters
         gemm
         text
     """,

@@ -137,7 +137,14 @@ class Executable:
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan of the executor in use, as text, for these sizes of symbolic dimensions."""
-        return self._runner_for(sizes).text(sizes) if self.executor == "native" else str(self.plan)
+        if self.executor != "native":
+            return str(self.plan)
+        text = self._runner_for(sizes).text(sizes)
+        if self.device is None:
+            return text
+        from .cuda.many.chains import text_of_many
+
+        return "\n".join(filter(None, (text, text_of_many(self.cuda, sizes))))
 
     def expected_text(self, sizes: Mapping[str, int]) -> str:
         """The plan with the least time of each step, at limits of a core that are measured now.

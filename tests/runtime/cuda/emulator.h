@@ -28,7 +28,7 @@ struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
 static const unsigned MOST_THREADS = 1024;
-enum State : char { RUNS, AT_WARP, AT_BLOCK, FINISHED };
+enum State : char { RUNS, AT_WARP, AT_BLOCK, AT_CLUSTER, AT_PAIR, FINISHED };
 static State states[MOST_THREADS];
 // Where each thread goes on, where fibers wait for another thread, and where the one goes on that lets them.
 // Jumps of the compiler's own take a few instructions.
@@ -36,6 +36,13 @@ typedef void *Jump[5];
 static Jump threads[MOST_THREADS], idle[MOST_THREADS], scheduler;
 static unsigned current, begun, unfinished, idle_count;  // threads of a block are begun in their order
 static uint64_t slots[MOST_THREADS];
+// Blocks of a cluster run side by side: their number, their threads, and the number of the first one.
+static unsigned cluster = 1, block_threads, first_block;
+static void stand(unsigned t) {
+  const unsigned u = t % block_threads, k = first_block + t / block_threads;
+  threadIdx = {u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y};
+  blockIdx = {k % gridDim.x, k / gridDim.x % gridDim.y, k / gridDim.x / gridDim.y};
+}
 
 static void wait(State where) {
   states[current] = where;
@@ -43,6 +50,11 @@ static void wait(State where) {
 }
 static void __syncthreads() { wait(AT_BLOCK); }
 static void __syncwarp() { wait(AT_WARP); }
+static unsigned atomicAdd(unsigned *p, unsigned v) {  // no thread gives way within it
+  const unsigned before = *p;
+  *p = before + v;
+  return before;
+}
 
 template <typename T> T __shfl_xor_sync(unsigned, T value, int apart) {
   memcpy(&slots[current], &value, sizeof(T));
@@ -90,8 +102,12 @@ static void fiber() {
     body(body_data);
     states[current] = FINISHED;
     --unfinished;
-    if (begun < blockDim.x * blockDim.y * blockDim.z) {
+    if (begun < block_threads * cluster) {
       current = begun++;
+      if (cluster > 1) {
+        stand(current);
+        continue;
+      }
       if (++threadIdx.x < blockDim.x) continue;
       threadIdx.x = 0;
       if (++threadIdx.y < blockDim.y) continue;
@@ -127,11 +143,30 @@ static bool released(unsigned from, unsigned to, State where) {
     if (states[t] == where) states[t] = RUNS;
   return any;
 }
+// Two warps of a block, half of its threads apart.
+static bool pairs_go_on(unsigned from) {
+  bool any = false;
+  const unsigned half = block_threads / 2;
+  for (unsigned w = from; w < from + half; w += 32) {
+    bool all = true;
+    for (unsigned t = w; t < w + 32; ++t) all &= states[t] == AT_PAIR && states[t + half] == AT_PAIR;
+    for (unsigned t = w; all && t < w + 32; ++t) states[t] = states[t + half] = RUNS;
+    any |= all;
+  }
+  return any;
+}
+static unsigned idle_rounds;  // in which nobody was let go on, though some threads look again and again
 static bool some_go_on(unsigned count) {
   if (!unfinished) return false;
   bool any = false;
   for (unsigned t = 0; t < count; t += 32) any |= released(t, t + 32 < count ? t + 32 : count, AT_WARP);
-  any |= released(0, count, AT_BLOCK);
+  for (unsigned t = 0; t < count; t += block_threads) any |= released(t, t + block_threads, AT_BLOCK);
+  if (cluster > 1) {
+    any |= released(0, count, AT_CLUSTER);
+    for (unsigned t = 0; t < count; t += block_threads) any |= pairs_go_on(t);
+    idle_rounds = any ? 0 : idle_rounds + 1;
+    for (unsigned t = 0; !any && t < count && idle_rounds < 10000; ++t) any |= states[t] == RUNS;
+  }
   if (!any) {
     fprintf(stderr, "threads wait for others that never come\n");
     abort();
@@ -139,19 +174,24 @@ static bool some_go_on(unsigned count) {
   return true;
 }
 
+// Of a cluster, some blocks come further than others.
+static unsigned drawn();
 static void run_block() {
-  const unsigned count = blockDim.x * blockDim.y * blockDim.z;
+  block_threads = blockDim.x * blockDim.y * blockDim.z;
+  const unsigned count = block_threads * cluster;
   memset(states, RUNS, count);
   begun = 0;
   unfinished = count;
-  do
+  idle_rounds = 0;
+  do {
+    unsigned resting = cluster > 1 ? drawn() : 0;
     for (unsigned t = 0; t < count; ++t) {
-      if (states[t] != RUNS) continue;
+      if (states[t] != RUNS || (resting >> t / block_threads & 1 && t < begun)) continue;
       current = t;
-      threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
+      stand(t);
       go_on();
     }
-  while (some_go_on(count));
+  } while (some_go_on(count));
 }
 
 template <int... I> struct Numbers {};
@@ -185,9 +225,8 @@ static void run_blocks(const unsigned *grid, const unsigned *block) {
     order[other] = last;
   }
   for (unsigned n = 0; n < count; ++n) {
-    unsigned k = order[n];
-    blockIdx = {k % grid[0], k / grid[0] % grid[1], k / grid[0] / grid[1]};
-    run_block();
+    first_block = order[n];
+    if (first_block % cluster == 0) run_block();
   }
   free(order);
 }
@@ -205,4 +244,87 @@ void launch(void (*function)(Arguments<N>), const int64_t *values, const unsigne
   body = CallOfArray<N>::run;
   body_data = &call;
   run_blocks(grid, block);
+}
+
+template <typename F>
+void launch_clusters(F function, const int64_t *values, const unsigned *grid, const unsigned *block, unsigned blocks) {
+  cluster = blocks;
+  launch(function, values, grid, block);
+  cluster = 1;
+}
+
+// What blocks of a cluster do together: `compiler/cuda/clusters/prelude.py`.
+#define __cluster_dims__(...)
+#define CLUSTER_MEMORY(bytes) \
+  alignas(128) static char memories[4][bytes]; \
+  if (current == 0) memset(memories, 0xCB, sizeof memories); \
+  clusters::memory_bytes = bytes; \
+  clusters::all_memory = memories[0]; \
+  char *const memory = memories[current / block_threads];
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+namespace clusters {
+static char *all_memory;
+static size_t memory_bytes;
+static unsigned operands[MOST_THREADS][6];
+static unsigned rank_of() { return current / block_threads; }
+template <typename T> T *there(T *p, unsigned rank) {
+  const size_t apart = (size_t)((char *)p - all_memory) - rank_of() * memory_bytes;
+  if (apart >= memory_bytes || rank >= cluster) {
+    fprintf(stderr, "an address outside of the block's memory\n");
+    abort();
+  }
+  return (T *)(all_memory + rank * memory_bytes + apart);
+}
+static void store_there(float4 *p, unsigned rank, float4 v) { *there(p, rank) = v; }
+template <typename T> T load_there(const T *p, unsigned rank) { return *there((T *)p, rank); }
+static void cluster_barrier() { wait(AT_CLUSTER); }
+static void pair_barrier(int) { wait(AT_PAIR); }
+static unsigned tf32(float v) { return (__float_as_uint(v) + 0x1000u) & ~0x1fffu; }
+static void multiply(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  const unsigned own[6] = {a0, a1, a2, a3, b0, b1}, warp = current / 32 * 32, lane = current % 32;
+  memcpy(operands[current], own, sizeof own);
+  wait(AT_WARP);
+  for (unsigned c = 0; c < 4; ++c) {
+    const unsigned row = lane / 4 + c / 2 * 8, column = lane % 4 * 2 + c % 2;
+    double sum = d[c];
+    for (unsigned k = 0; k < 8; ++k) {
+      const unsigned a = operands[warp + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2];
+      const unsigned b = operands[warp + column * 4 + k % 4][4 + k / 4];
+      sum += (double)__uint_as_float(a & ~0x1fffu) * (double)__uint_as_float(b & ~0x1fffu);
+    }
+    d[c] = (float)sum;
+  }
+  wait(AT_WARP);
+}
+struct Signal { int bytes; short waited; unsigned short phase; };  // still to come; of its one thread; how often it was
+typedef unsigned long long Word;
+static void look(Signal *s) {
+  if (s->waited || s->bytes) return;
+  ++s->phase;
+  s->waited = 1;
+}
+static void make_signal(Word *signal) { *(Signal *)signal = {0, 1, 0}; }
+static void signals_are_made() {}
+static void expect(Word *signal, unsigned bytes) {
+  Signal *s = (Signal *)signal;
+  s->bytes += (int)bytes;
+  --s->waited;
+  look(s);
+}
+static void copy_row(float *to, const float *from, unsigned bytes, Word *signal) {
+  if (bytes % 16 || (uintptr_t)to % 16 || (uintptr_t)from % 16) {
+    fprintf(stderr, "a copy of a row that is not aligned\n");
+    abort();
+  }
+  memcpy(there(to, rank_of()), from, bytes);
+  ((Signal *)signal)->bytes -= (int)bytes;
+  look((Signal *)signal);
+}
+static void wait_for(Word *signal, unsigned parity) {
+  while ((((Signal *)signal)->phase & 1) == (parity & 1)) wait(RUNS);
+}
+template <typename T> void copy_number(T *to, const T *from) { *there(to, rank_of()) = *from; }
+static void wait_for_numbers() {}
 }

@@ -497,11 +497,20 @@ class Emulator:
         _run(node)
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
-        names = re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(", text)
+        found = re.findall(
+            r"(?:__cluster_dims__\((\d+), 1, 1\) )?__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(",
+            text,
+        )
+        calls = {
+            name: f"launch_clusters({name}, values, grid, block, {blocks});"
+            if blocks
+            else f"launch({name}, values, grid, block);"
+            for blocks, name in found
+        }
         entries = "\n".join(
             f'extern "C" void run_{name}(const int64_t *values, const unsigned *grid, '
-            f"const unsigned *block) {{ launch({name}, values, grid, block); }}"
-            for name in names
+            f"const unsigned *block) {{ {call} }}"
+            for name, call in calls.items()
         )
         handle, name = tempfile.mkstemp(".cpp", dir=self._folder)  # by several threads at a time
         os.close(handle)

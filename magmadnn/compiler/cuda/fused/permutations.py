@@ -1,6 +1,7 @@
 """Orders of rows for many models: drawn, and brought into one order.
 
-Drawn are random keys of Philox, sorted in shared memory, a block for each model and epoch.
+Drawn are random keys of Philox, sorted in shared memory, a block for each model and epoch. Where there are
+too many, several blocks do that: each draws all keys, and sorts those that begin with its number.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from magmadnn.compiler.cuda.text.variant import Launch
 from .draw import PHILOX
 
 THREADS = 512
-MOST = 1 << 14  # rows: keys and numbers of so many fit into shared memory
+MOST = 1 << 19  # rows: each block draws all keys
+_CAPACITY = 1 << 14  # keys and numbers that a block sorts at most
 # numbers of a model in the table, in this order
 COLUMNS = (
     "epochs", "rows", "shuffles", "seed", "stream", "first", "cut", "last", "whole", "rest", "chosen",
 )  # fmt: skip
 _ITEM = 12  # bytes of a key and a number
+_COUNTS = 16  # bytes: how many keys a share has, and how many come before them
 
 
 @dataclass(frozen=True)
 class Permutations:
-    """The orders of `ops.philox.permutation`: block (k, e) makes that of model k in epoch e.
+    """The orders of `ops.philox.permutation`: blocks (k, e, s) make that of model k in epoch e.
 
     Slots: `table`, the numbers of `COLUMNS` for each model: how many `epochs` and `rows`; whether it
     `shuffles`, by `seed` and, in its first epoch, `stream`; of the order the places from `first` on go to
@@ -31,10 +34,12 @@ class Permutations:
     meant, 0 for all.
 
     Attributes:
-        capacity: rows of a model at most, a power of 2 from 2 to `MOST`.
+        capacity: rows that a block sorts at most, a power of 2 from 2 to 2^14.
+        shares: blocks of an order, a power of 2.
     """
 
     capacity: int
+    shares: int = 1
 
     slots = ("table",)
     libraries = (PHILOX,)
@@ -42,12 +47,16 @@ class Permutations:
     @property
     def shared_bytes(self) -> int:
         """Of a block."""
-        return _ITEM * self.capacity
+        return _ITEM * self.capacity + _COUNTS
 
     def text(self, name: str) -> str:
         """The function: a bitonic sort, equal keys by number."""
         taken = "\n".join(f"  const i64 {column} = mine[{k}];" for k, column in enumerate(COLUMNS))
         half = self.capacity // 2
+        drawn = _ALL.format(half=half, threads=THREADS)
+        if self.shares > 1:
+            size = {"shift": 64 - (self.shares.bit_length() - 1), "capacity": self.capacity}
+            drawn = _SHARE.format(**size, threads=THREADS)
         return f"""extern "C" __global__ void __launch_bounds__({THREADS}) {name}(const i64 *table) {{
   SHARED_MEMORY({self.shared_bytes})
 {BEGIN}  const i64 *const mine = table + (i64)blockIdx.x * {len(COLUMNS)};
@@ -56,15 +65,8 @@ class Permutations:
   if (epoch >= epochs) return;
   u64 *const keys = (u64 *)memory;
   u32 *const numbers = (u32 *)(memory + {8 * self.capacity});
-  for (u32 pair = threadIdx.x; pair < {half}; pair += {THREADS}) {{
-    const Words words = philox(pair, (u64)(stream + epoch), (u64)seed);
-#pragma unroll
-    for (u32 k = 0; k < 2; ++k) {{
-      const u32 i = 2 * pair + k;
-      keys[i] = i < rows ? (u64)words.at[2 * k] << 32 | words.at[2 * k + 1] : ~0ull;
-      numbers[i] = i;
-    }}
-  }}
+  u32 *const counts = (u32 *)(memory + {_ITEM * self.capacity});
+{drawn}
   if (shuffles) {{
 #pragma unroll 1
     for (u32 size = 2; size <= {self.capacity}; size *= 2) {{
@@ -86,8 +88,10 @@ class Permutations:
     }}
   }}
   __syncthreads();
-  for (i64 place = first + threadIdx.x; place < last; place += {THREADS}) {{
-    const i64 number = numbers[place], row = chosen ? ((const i64 *)chosen)[number] : number;
+  const i64 begin = before > first ? before : first, end = before + own < last ? before + own : last;
+  for (i64 place = begin + threadIdx.x; place < end; place += {THREADS}) {{
+    const i64 number = shuffles ? numbers[place - before] : place;
+    const i64 row = chosen ? ((const i64 *)chosen)[number] : number;
     if (place < cut) ((i64 *)whole)[epoch * (cut - first) + place - first] = row;
     else ((i64 *)rest)[epoch * (last - cut) + place - cut] = row;
   }}
@@ -95,9 +99,62 @@ class Permutations:
 """
 
 
-def capacity_for(rows: int) -> int:
-    """The least capacity for so many rows."""
-    return max(1 << max(rows - 1, 1).bit_length(), 2)
+# All keys; what is behind them comes last.
+_ALL = r"""  for (u32 pair = threadIdx.x; pair < {half}; pair += {threads}) {{
+    const Words words = philox(pair, (u64)(stream + epoch), (u64)seed);
+#pragma unroll
+    for (u32 k = 0; k < 2; ++k) {{
+      const u32 i = 2 * pair + k;
+      keys[i] = i < rows ? (u64)words.at[2 * k] << 32 | words.at[2 * k + 1] : ~0ull;
+      numbers[i] = i;
+    }}
+  }}
+  const i64 before = 0, own = rows;"""
+
+# Those whose first bits are the block's number, in any order, and how many have a lower one.
+_SHARE = r"""  const u32 share = blockIdx.z;
+  if (!shuffles && share) return;
+  if (threadIdx.x < 2) counts[threadIdx.x] = 0;
+  __syncthreads();
+  u32 lower = 0;
+  if (shuffles)
+    for (i64 pair = threadIdx.x; 2 * pair < rows; pair += {threads}) {{
+      const Words words = philox((u64)pair, (u64)(stream + epoch), (u64)seed);
+#pragma unroll
+      for (u32 k = 0; k < 2; ++k) {{
+        const u64 key = (u64)words.at[2 * k] << 32 | words.at[2 * k + 1];
+        const u32 of = (u32)(key >> {shift});
+        if (2 * pair + k >= rows || of > share) continue;
+        if (of < share) {{
+          ++lower;
+          continue;
+        }}
+        const u32 at = atomicAdd(counts, 1u);
+        if (at < {capacity}) {{
+          keys[at] = key;
+          numbers[at] = (u32)(2 * pair + k);
+        }}
+      }}
+    }}
+  atomicAdd(counts + 1, lower);
+  __syncthreads();
+  const i64 before = counts[1], own = shuffles ? (i64)counts[0] : rows;
+  if (shuffles)
+    for (i64 i = own + threadIdx.x; i < {capacity}; i += {threads}) {{
+      keys[i] = ~0ull;
+      numbers[i] = ~0u;
+    }}"""
+
+
+def permutations_for(rows: int, room: int) -> Permutations:
+    """The kernel for so many rows at most, where a block may have so many bytes of shared memory.
+
+    Where there are shares, a block has room for twice as many keys as it gets on average, of 1024 or more:
+    that there are more has a probability below 1e-150.
+    """
+    fits = 1 << ((room - _COUNTS) // _ITEM).bit_length() - 1
+    capacity, needed = min(fits, _CAPACITY), max(1 << max(rows - 1, 1).bit_length(), 2)
+    return Permutations(min(needed, capacity), 2 * needed // capacity if needed > capacity else 1)
 
 
 _THREADS, _MOST_BLOCKS = 256, 1024

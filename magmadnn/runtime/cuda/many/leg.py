@@ -88,6 +88,12 @@ class Buffer:
             self._block = Block(nbytes, self._device)
         return self._block.address
 
+    @property
+    def address(self) -> int:
+        """Of what `of` gave last."""
+        assert self._block is not None
+        return self._block.address
+
     def holding(self, array: Array) -> int:
         """The address of a copy of an array."""
         address = self.of(array.nbytes)

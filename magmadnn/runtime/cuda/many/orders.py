@@ -13,8 +13,7 @@ from magmadnn.compiler.cuda.fused.permutations import (
     COLUMNS,
     MOST,
     THREADS,
-    Permutations,
-    capacity_for,
+    permutations_for,
 )
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.code import functions_of
@@ -40,7 +39,7 @@ class Shuffled:
 
 
 def can_shuffle(rows: int) -> bool:
-    """Whether a block has room for so many."""
+    """Whether blocks of any device draw so many."""
     return 0 < rows <= MOST
 
 
@@ -57,9 +56,9 @@ def shuffle(
         table: address of what `table_of` gives.
     """
     engine = device_engine(device)
-    variant = Permutations(capacity_for(max(of.rows for _, of, _ in wanted)))
+    variant = permutations_for(max(of.rows for _, of, _ in wanted), engine.shared_bytes)
     function = functions_of(engine, [variant])[variant]
-    grid = (len(wanted), max(max(epochs for epochs, _, _ in wanted), 1), 1)
+    grid = (len(wanted), max(max(epochs for epochs, _, _ in wanted), 1), variant.shares)
     engine.launch(KernelNode(function, grid, (THREADS, 1, 1), variant.shared_bytes, (table,)))
 
 

@@ -18,6 +18,7 @@ from .orders import Shuffled, shuffle, table_of
 from .stacks import Stack, bytes_of_one, most_models
 
 _KEPT_SHARE = 1 / 16  # of a device's memory
+_TOGETHER = 1 << 16  # bytes: orders with fewer go to the device as one array
 _SHARE = 1 / 3  # likewise, for one program where no limit is given
 
 
@@ -130,13 +131,17 @@ class StackedGroup:
     def _ordered(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
         """For each leg where the rows of the first model lie, and how many each has."""
         lengths = [pieces[0].rows(leg) for leg in range(len(self._wanted))]
-        places = []
+        places, memory = [], device_memory(self._device)
         for leg, length in enumerate(lengths):
             orders = [piece.seats[leg].order for piece in pieces]
-            if orders[0] is None:
-                place = self._orders[leg].of(8 * length * len(pieces))
+            given = [order for order in orders if order is not None]
+            if given and 8 * length < _TOGETHER:
+                place = self._orders[leg].holding(np.stack(given))
             else:
-                place = self._orders[leg].holding(np.stack([o for o in orders if o is not None]))
+                place = self._orders[leg].of(8 * length * len(pieces))
+                for k, order in enumerate(given):
+                    flat = np.ascontiguousarray(order, np.int64).view(np.uint8)
+                    memory.copy_to_device(place + 8 * length * k, flat)
             places.append((place, length))
         if pieces[0].shuffled is not None:
             wanted: list[tuple[int, Shuffled, list[int]]] = []

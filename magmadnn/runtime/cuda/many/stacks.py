@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from magmadnn.backends.cuda import device_engine, device_memory
 from magmadnn.backends.cuda.engine import CONVOLUTIONS
+from magmadnn.compiler.cuda.fused.copies import copies
 from magmadnn.compiler.cuda.fused.permutations import interleaved
 from magmadnn.compiler.kernels.library import WholeLibrary
 from magmadnn.compiler.plan.listing import costs_of
@@ -26,7 +27,9 @@ from magmadnn.runtime.cuda.running.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule.cuts import LONGEST
 from magmadnn.runtime.variables import tensor_of
 
-from .leg import Seat, Wanted
+from .chains import chain_of
+from .cluster_leg import ClusterLeg
+from .leg import Buffer, Seat, Wanted
 
 _MOST_ROWS = 1 << 23  # numbers of rows of a slice, 8 bytes each
 _MOST_OPERATIONS = 2e10  # of a model's step: more keep a device busy by themselves;
@@ -97,8 +100,19 @@ class Stack:
         }
         targets = {target for w in wanted for target, _ in w.runner.plan.program.updates}
         self._changed = [node for node in nodes if node in targets]
-        self._variables = {node: _variable_of(node, count, self._device) for node in nodes}
-        self._legs = [StackedLeg(w, self._variables, count) for w in wanted]
+        # those that change come first
+        ordered = dict.fromkeys([*self._changed, *nodes])
+        self._variables = {node: _variable_of(node, count, self._device) for node in ordered}
+        self._table = Buffer(self._device)
+        self._wanted = list(wanted)
+        self._legs = [self._leg_of(w) for w in wanted]
+
+    def _leg_of(self, wanted: Wanted) -> StackedLeg | ClusterLeg:
+        """A cluster for each model where the step is one that a cluster can run."""
+        found = chain_of(wanted)
+        if found is None:
+            return StackedLeg(wanted, self._variables, self.count)
+        return ClusterLeg(wanted, found, self._variables, self.count)
 
     def run(
         self, seats: Sequence[Sequence[Seat]], orders: Sequence[tuple[int, int]], epochs: int,
@@ -117,12 +131,14 @@ class Stack:
             model, is NaN or infinite: all models' own variables are as before.
         """
         engine = device_engine(self._device)
-        for node in self._variables:
-            for address, place, nbytes in self._places_of(node, seats, write=True):
-                engine.copy(place, address, nbytes)
+        self._copy(self._table.holding(self._places_of(seats)), len(self._variables))
         together = sum(map(bool, counts)) == 1
         found: list[list[list[Array]]] = [[] for _ in self._legs]
-        for leg, own in zip(self._legs, zip(*seats, strict=True), strict=True):
+        for number, own in enumerate(zip(*seats, strict=True)):
+            leg = self._legs[number]
+            if isinstance(leg, ClusterLeg) and not leg.can_take(own):
+                leg = StackedLeg(self._wanted[number], self._variables, self.count)
+                self._legs[number] = leg
             leg.take(own)
         for epoch in range(1 if together else epochs):
             for number, count in enumerate(counts):
@@ -133,9 +149,7 @@ class Stack:
                 if made is None:
                     return None
                 found[number] += made
-        for node in self._changed:
-            for address, place, nbytes in self._places_of(node, seats, write=False):
-                engine.copy(address, place, nbytes)
+        self._copy(self._table.address, len(self._changed), back=True)
         engine.wait()
         return [
             [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
@@ -156,16 +170,25 @@ class Stack:
             leg.let_go()
         for node in self._variables.values():
             node.value.let_go()
+        self._table = Buffer(self._device)
 
-    def _places_of(
-        self, node: Node, seats: Sequence[Sequence[Seat]], write: bool
-    ) -> Iterator[tuple[int, int, int]]:
-        """Where a variable of each model lies, its place in the stack, which may be written, and bytes."""
-        tensor, (leg, number) = tensor_of(self._variables[node]), self._places[node]
-        nbytes = tensor.nbytes // self.count
-        place = tensor.memory.device_pointer(write=write)
-        for k, own in enumerate(seats):
-            yield own[leg].variables[number], place + k * nbytes, nbytes
+    def _copy(self, table: int, variables: int, back: bool = False) -> None:
+        """Begin to copy the first variables of all models into the stack, or back."""
+        most = max((tensor_of(n).nbytes for n in self._variables.values()), default=0) // self.count
+        for launch in copies(table, variables * self.count, most, back):
+            begin(self._device, launch)
+
+    def _places_of(self, seats: Sequence[Sequence[Seat]]) -> Array:
+        """Where each model has a variable, where that lies in the stack, and bytes; variable by variable."""
+        models = np.arange(self.count, dtype=np.int64)
+        found = np.empty((len(self._variables), self.count, 3), np.int64)
+        for rows, (node, stacked) in zip(found, self._variables.items(), strict=True):
+            tensor, (leg, number) = tensor_of(stacked), self._places[node]
+            nbytes = tensor.nbytes // self.count
+            rows[:, 0] = [own[leg].variables[number] for own in seats]
+            rows[:, 1] = tensor.memory.device_pointer(write=True) + nbytes * models
+            rows[:, 2] = nbytes
+        return found
 
 
 class _OnDevice:

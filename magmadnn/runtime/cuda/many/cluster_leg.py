@@ -1,0 +1,131 @@
+"""Batches of one size of all models of a stack, where each model has a cluster of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from magmadnn.backends.cuda import device_memory
+from magmadnn.backends.cuda.engine import KernelNode
+from magmadnn.compiler.cuda.clusters.dense_chain import BLOCKS, THREADS
+from magmadnn.compiler.cuda.clusters.kernel import ChainKernel
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.runtime.cuda.code import functions_of
+from magmadnn.runtime.variables import tensor_of
+
+from .chain_matching import Found
+from .leg import Buffer, Seat, Wanted
+
+_MOST_STEPS = 4096  # of a launch: what the host waits for
+_WORD = 8  # bytes
+_ALIGNMENT = 16  # of copies of rows
+
+
+class ClusterLeg:
+    """A leg whose steps are one kernel: many of them in a launch, a cluster for each model.
+
+    Args:
+        wanted: that of one model.
+        found: the kernel, and what its parameters are.
+        variables: what stands for the model's variables: stacks.
+        count: how many models.
+    """
+
+    def __init__(
+        self, wanted: Wanted, found: Found, variables: Mapping[Node, Node], count: int
+    ) -> None:
+        runner = wanted.runner
+        self._device, self._engine = runner.device, runner.engine
+        self._chain, self._count = found.chain, count
+        self._kernel = ChainKernel(found.chain, found.chain.resident)
+        nodes = runner.plan.variables
+        self._weights = [None if n is None else variables[nodes[n]] for n in found.weights]
+        self._variables = [variables[nodes[n]] for n in found.variables]
+        self._x, self._data, self._numbers = found.x, found.data, found.settings
+        names = ("settings", "fault", *(f"found{k}" for k in range(len(found.chain.found))))
+        self._buffers = {name: Buffer(self._device) for name in names}
+        self._function: object | None = None
+        self._seat: Seat | None = None
+        self._settings = np.zeros((0, count, 0))
+
+    def can_take(self, seats: Sequence[Seat]) -> bool:
+        """Whether rows of features begin where they can be copied from."""
+        return seats[0].data[self._x] % _ALIGNMENT == 0
+
+    def take(self, seats: Sequence[Seat]) -> None:
+        """Bring what models need: arrays, which all share, and settings."""
+        self._seat = seats[0]
+        settings = [[seat.settings[number] for seat in seats] for number in self._numbers]
+        batches = len(settings[0][0]) if settings else 0
+        shape = len(settings), self._count, batches
+        self._settings = np.array(settings, np.float64).reshape(shape)
+
+    def run(self, orders: int, length: int, done: int, steps: int) -> list[list[Array]] | None:
+        """Run so many steps of all models; as `StackedLeg.run`."""
+        found = []
+        for first in range(done, done + steps, _MOST_STEPS):
+            made = self._launch(orders, length, first, min(_MOST_STEPS, done + steps - first))
+            if made is None:
+                return None
+            found.append(made)
+        return found
+
+    def _launch(self, orders: int, length: int, first: int, steps: int) -> list[Array] | None:
+        assert self._seat is not None
+        chain, memory = self._chain, device_memory(self._device)
+        settings = np.ascontiguousarray(self._settings[:, :, first : first + steps])
+        fault = self._buffers["fault"].holding(np.zeros(1, np.int64))
+        made = [
+            np.empty((steps, self._count, *((size,) if size > 1 else ())), dtype)
+            for _, dtype, size in chain.found
+        ]
+        places = [self._buffers[f"found{k}"].of(array.nbytes) for k, array in enumerate(made)]
+        arguments = (
+            self._seat.data[self._x],
+            orders + _WORD * first * chain.batch,
+            length,
+            steps,
+            self._count,
+            self._buffers["settings"].holding(settings) if settings.size else 0,
+            fault,
+            *(0 if node is None else _address(node) for node in self._weights),
+            *(self._seat.data[number] for number in self._data),
+            *map(_address, self._variables),
+            *places,
+        )
+        function = self._function = (
+            self._function or functions_of(self._engine, [self._kernel])[self._kernel]
+        )
+        grid, block = (BLOCKS * self._count, 1, 1), (THREADS, 1, 1)
+        self._engine.launch(KernelNode(function, grid, block, chain.shared_bytes, arguments))
+        word = np.empty(1, np.int64)
+        memory.copy_to_host(word.view(np.uint8), fault)
+        if word[0]:
+            return None
+        for array, place in zip(made, places, strict=True):
+            memory.copy_to_host(array.reshape(-1).view(np.uint8), place)
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the device for outputs and settings."""
+        numbers: int = sum(size for _, _, size in self._chain.found) + len(self._numbers)
+        return numbers * self._count * _MOST_STEPS * _WORD
+
+    def nothing(self) -> list[Array]:
+        """The outputs of no batch."""
+        return [
+            np.empty((0, self._count, *((size,) if size > 1 else ())), dtype)
+            for _, dtype, size in self._chain.found
+        ]
+
+    def let_go(self) -> None:
+        """Give back the memory of the device; what is compiled stays."""
+        self._buffers = {name: Buffer(self._device) for name in self._buffers}
+
+
+def _address(node: Node) -> int:
+    address: int = tensor_of(node).memory.device_pointer(write=True)
+    return address
