@@ -55,7 +55,7 @@ def _send_seconds(source: Layout, target: Layout, itemsize: int, rates: Rates) -
     if not moved:
         return 0.0, 0
     most = max(table.sum(axis=0).max(), table.sum(axis=1).max())
-    if rates.overlapped and not source.partial:  # copies that nobody waits for on the host
+    if rates.overlapped:  # copies that nobody waits for on the host
         return float(most * itemsize / rates.bytes_per_second), moved
     messages = max((table > 0).sum(axis=0).max(), (table > 0).sum(axis=1).max())
     return float(
@@ -201,7 +201,10 @@ def candidates(
         where = _whole((m, n), worker, workers)
         plan = c_stays(k, where, target or where)
         found.append(replace(plan, name=f"worker {worker} alone"))
-    return list(dict.fromkeys(found))
+    distinct: dict[ProductPlan, ProductPlan] = {}
+    for plan in found:  # the same work by several names is the first one's
+        distinct.setdefault(replace(plan, name=""), plan)
+    return list(distinct.values())
 
 
 def _worker_counts(workers: int) -> list[int]:

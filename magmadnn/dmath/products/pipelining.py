@@ -32,6 +32,7 @@ from magmadnn.dmath.arrays.team import Array, Team, is_half
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, wire_of
+from magmadnn.dmath.products.finishing import Results
 from magmadnn.dmath.products.plans import ProductPlan, c_stays
 
 SHORTEST = 512  # piece of the axis of sums that a product of its own pays for
@@ -45,11 +46,9 @@ def can_pipeline(
     a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, wire: np.dtype[Any] | None
 ) -> bool:
     """Whether `pipelined` can compute a product; the same on all workers."""
-    return (
-        plan.way == "fetch"
-        and comes_by_copies(a, b, how, wire)
-        and _brings(a.layout, b.layout, plan)
-    )
+    if plan.way != "fetch" or not comes_by_copies(a, b, how, wire):
+        return False
+    return plan.c.partial or _brings(a.layout, b.layout, plan)
 
 
 def comes_by_copies(a: Parts, b: Parts, how: Arithmetic, wire: np.dtype[Any] | None) -> bool:
@@ -69,8 +68,8 @@ def comes_by_copies(a: Parts, b: Parts, how: Arithmetic, wire: np.dtype[Any] | N
 def pipelined(
     a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], keep: bool = False
 ) -> Parts:
-    """The terms of C that this worker makes, where `plan.c` says: of the dtype of sums, or of `dtype` where
-    the library rounds whole sums itself.
+    """C of `dtype` in the layout `plan.target`. Whole terms that have to go elsewhere stay where `plan.c`
+    says: of the dtype of sums, or of `dtype` where the library rounds them.
 
     The axis of sums is cut as the operands lie: a worker begins with the terms of what it has, which waits
     for nothing, and nothing of its own is copied. Terms are added in the dtype of sums, so that halves are
@@ -78,13 +77,13 @@ def pipelined(
     of columns: B, or A by rows. With `keep` blocks that come serve products to come.
     """
     if (fine := _cut_as_they_lie(a.layout, b.layout, plan)) is not None:
-        return _by_terms(a, b, fine, how, keep)
+        return _by_terms(a, b, fine, how, dtype, keep)
     if dtype != how.sums and not plan.whole and not plan.c.partial:
         plan = c_stays(a.shape[1], plan.c, plan.target)
     left, right = (traffic(x.layout, to).sum() for x, to in ((a, plan.a), (b, plan.b)))
     if left <= right:
         return _by_columns(a, b, plan, how, dtype, False, keep)
-    turned = replace(plan, a=turn(plan.b), b=turn(plan.a), c=turn(plan.c))
+    turned = replace(plan, a=turn(plan.b), b=turn(plan.a), c=turn(plan.c), target=turn(plan.target))
     made = _by_columns(b.transposed(), a.transposed(), turned, how, dtype, True, keep)
     return made.transposed()
 
@@ -107,15 +106,14 @@ def calls_of(a: Layout, b: Layout, plan: ProductPlan) -> int:
     result = traffic(plan.c, plan.target)
     if result.any():
         pieces = int((result > 0).sum(axis=0).max())
-        calls += meetings + pieces * (
-            4 if plan.c.partial else 1
-        )  # terms are packed, sent and added
+        calls += meetings + pieces * (2 if plan.c.partial else 1)  # terms are added up
     return calls
 
 
 def own_bytes(a: Layout, b: Layout, plan: ProductPlan, itemsize: int, sums: int) -> int:
     """Bytes that the worker that copies most copies within its own memory: where its blocks do not serve as
-    they lie, such as two that are to be one. A product waits for these copies, or they wait for it.
+    they lie, such as two that are to be one, and where terms are added up. A product waits for these copies,
+    or they wait for it.
 
     Args:
         a: where A lies.
@@ -128,8 +126,10 @@ def own_bytes(a: Layout, b: Layout, plan: ProductPlan, itemsize: int, sums: int)
     changes = [(a, (fine or plan).a, itemsize), (b, (fine or plan).b, itemsize)]
     if not plan.c.partial:
         changes.append((plan.c, plan.target, sums))
+    added = traffic(plan.c, plan.target).sum(axis=0) if plan.c.partial else [0] * a.workers
     return max(
         sum(own_elements(lies, to, worker) * size for lies, to, size in changes)
+        + 2 * sums * int(added[worker])  # the first term is copied, one is added to it
         for worker in range(a.workers)
     )
 
@@ -185,14 +185,12 @@ class _Terms:
     """What a worker does for `_by_terms`, found out once.
 
     Attributes:
-        blocks: of C: number, rows and columns.
         terms: in the order in which their blocks come.
         brought: blocks that come, in order: 0 for A and 1 for B, and the number.
         empty: blocks of C without a term.
         incoming: elements that come.
     """
 
-    blocks: tuple[tuple[int, int, int], ...]
     terms: tuple[_Term, ...]
     brought: tuple[tuple[int, int], ...]
     empty: tuple[int, ...]
@@ -214,9 +212,7 @@ def _terms_of(a: Layout, b: Layout, plan: ProductPlan, rank: int, ring: tuple[in
             if one[1] in far[one[0]]:
                 brought[one] = None
     held = plan.c.held[rank]
-    blocks = tuple((n, *(high - low for low, high in plan.c.boxes[n])) for n in held)
     return _Terms(
-        blocks,  # type: ignore[arg-type]  # of two axes
         tuple(terms),
         tuple(brought),
         tuple(n for n in held if n not in begun),
@@ -224,26 +220,24 @@ def _terms_of(a: Layout, b: Layout, plan: ProductPlan, rank: int, ring: tuple[in
     )
 
 
-def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, keep: bool) -> Parts:
+def _by_terms(
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], keep: bool
+) -> Parts:
     """Terms of own blocks first, then those of blocks that come, in the order in which they come."""
     team = a.team
     steps = _terms_of(a.layout, b.layout, plan, team.rank, team.ring)
-    made = {n: team.xp.empty((rows, width), how.sums) for n, rows, width in steps.blocks}
+    results = Results(team, plan.c, plan.target, how.sums, dtype)
     team.count.planned_bytes += steps.incoming * how.operand.itemsize
 
     def phase(fetches: tuple[Fetch, Fetch]) -> Callable[[], None]:
-        return lambda: _multiply_terms(team, steps, fetches, made, how)
+        return lambda: _multiply_terms(team, steps, fetches, results, how)
 
-    _phase((a, b), plan, how, "terms", made, phase, keep)
-    return Parts(team, plan.c, how.sums, made)
+    _phase((a, b), plan, how, ("terms", dtype), results, phase, keep)
+    return results.parts()
 
 
 def _multiply_terms(
-    team: Team,
-    steps: _Terms,
-    fetches: tuple[Fetch, Fetch],
-    made: dict[int, Array],
-    how: Arithmetic,
+    team: Team, steps: _Terms, fetches: tuple[Fetch, Fetch], results: Results, how: Arithmetic
 ) -> None:
     peers = team.peers
     assert peers is not None
@@ -257,9 +251,10 @@ def _multiply_terms(
         for one in ((0, left), (1, right)):
             if (mark := marks.pop(one, None)) is not None:
                 peers.wait(mark)
-        multiply(team, lefts[left], rights[right], how, made[block], not begins)
+        multiply(team, lefts[left], rights[right], how, results.terms[block], not begins)
     for block in steps.empty:
-        made[block][...] = 0
+        results.terms[block][...] = 0
+    results.finish()
     peers.end()
 
 
@@ -268,7 +263,7 @@ def _phase(
     plan: ProductPlan,
     how: Arithmetic,
     kind: Hashable,
-    made: dict[int, Array],
+    results: Results,
     phase: Callable[[tuple[Fetch, Fetch]], Callable[[], None]],
     keep: bool,
 ) -> None:
@@ -279,7 +274,7 @@ def _phase(
         plan: where their blocks go.
         how: arithmetic of local products.
         kind: what else the phase depends on.
-        made: the blocks of C.
+        results: the blocks of C.
         phase: what is done, with the blocks that come.
         keep: whether blocks that come are kept.
     """
@@ -300,7 +295,7 @@ def _phase(
 
     fetches: tuple[Fetch, Fetch] | None = None
     if arenas:
-        own = tuple(place(x) for x in (*(one.memory for one in arenas), *made.values()))
+        own = tuple(place(one.memory) for one in arenas), results.places()
         key = (kind, how, plan, a.layout, b.layout, own, places_of(a), places_of(b))
         replays.phase(team, key, lambda: phase(brought())())
     else:
@@ -335,34 +330,28 @@ def _by_columns(
 ) -> Parts:  # fmt: skip
     team = a.team
     rounded = plan.whole and dtype in (how.sums, how.operand)  # by the library
-    kind = dtype if rounded else how.sums
-    made: dict[int, Array] = {}
-    for block in plan.c.held[team.rank]:
-        rows, width = (high - low for low, high in plan.c.boxes[block])
-        made[block] = (
-            team.xp.empty((width, rows), kind).T if turned else team.xp.empty((rows, width), kind)
-        )
+    results = Results(team, plan.c, plan.target, dtype if rounded else how.sums, dtype, turned)
     team.count.planned_bytes += (
         _incoming(a.layout, b.layout, plan, team.rank) * how.operand.itemsize
     )
 
     def phase(fetches: tuple[Fetch, Fetch]) -> Callable[[], None]:
-        return lambda: _multiply_columns(team, plan, fetches, made, how)
+        return lambda: _multiply_columns(team, plan, fetches, results, how)
 
-    _phase((a, b), plan, how, ("columns", kind), made, phase, keep)
-    return Parts(team, plan.c, kind, made)
+    _phase((a, b), plan, how, ("columns", rounded, dtype), results, phase, keep)
+    return results.parts()
 
 
 def _multiply_columns(
     team: Team,
     plan: ProductPlan,
     fetches: tuple[Fetch, Fetch],
-    made: dict[int, Array],
+    results: Results,
     how: Arithmetic,
 ) -> None:
     peers, depth, columns = team.peers, plan.a.grid[1], plan.b.grid[1]
     assert peers is not None
-    fetch_a, fetch_b = fetches
+    (fetch_a, fetch_b), made = fetches, results.terms
     tasks: dict[int, list[tuple[int, int]]] = {}
     for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
         tasks.setdefault(j, []).append((i, l))
@@ -393,6 +382,7 @@ def _multiply_columns(
     for block, array in made.items():
         if block not in done:
             array[...] = 0
+    results.finish()
     peers.end()
 
 

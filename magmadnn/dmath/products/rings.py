@@ -29,6 +29,7 @@ from magmadnn.dmath.arrays.team import Array, Peers, Team
 from magmadnn.dmath.layouts.layout import Layout, elements
 from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
+from magmadnn.dmath.products.finishing import Results
 from magmadnn.dmath.products.pipelining import narrowed_pair
 from magmadnn.dmath.products.plans import ProductPlan
 
@@ -46,7 +47,7 @@ class _Stage(NamedTuple):
 
 
 def ring_by_copies(
-    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, keep: bool = False
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], keep: bool = False
 ) -> Parts:
     """C = A B where C stays and blocks of B come one worker's after the other's, into two buffers.
 
@@ -58,15 +59,17 @@ def ring_by_copies(
         b: right matrix, one holder for each block, which is a worker of C.
         plan: of way "ring b".
         how: arithmetic of local products.
+        dtype: of the result.
         keep: whether all that comes is kept; it has memory of its own then.
 
     Returns:
-        C in the layout `plan.c`, of the dtype of sums.
+        C in the layout `plan.target`, of `dtype`.
     """
     team = a.team
     left, right = narrowed_pair(a, b, how)
     stages = _stages(team, right.layout, plan.c)
-    made = {n: team.xp.empty(_sizes(plan.c, n), how.sums) for n in plan.c.held[team.rank]}
+    results = Results(team, plan.c, plan.target, how.sums, dtype)
+    made = results.terms
     theirs = shared_blocks(right)
     coming = sum(elements(right.layout.boxes[n]) for stage in stages[1:] for n in stage.blocks)
     brought = int(traffic(left.layout, plan.a)[:, team.rank].sum())
@@ -81,12 +84,15 @@ def ring_by_copies(
         arena.taken = 0
         fetch = Fetch(left, plan.a, arena=arena)
         _go_round(team, plan, right.layout, stages, fetch, theirs, blocks(), made, how)
+        results.finish()
+        _peers(team).end()
 
     def key() -> Hashable:
-        own = tuple(place(x) for x in (arena.memory, *made.values()))
+        own = place(arena.memory), results.places()
         return (
             "ring",
             how,
+            dtype,
             keep,
             plan,
             left.layout,
@@ -100,7 +106,7 @@ def ring_by_copies(
     if keep and team.kept is not None:
         passed = {n: x.copy() if n in right.blocks else x for n, x in blocks().items()}
         team.kept.keep_passed(b, passed, how.operand)
-    return Parts(team, plan.c, how.sums, made)
+    return results.parts()
 
 
 def _stages(team: Team, b: Layout, c: Layout) -> list[_Stage]:
@@ -172,7 +178,6 @@ def _go_round(
     if not plan.a.shape[1]:
         for block in made.values():
             block[...] = 0
-    peers.end()
 
 
 def _add_products(
@@ -195,7 +200,9 @@ def _add_products(
 # --- sums that go round ---------------------------------------------------------------------------
 
 
-def sums_by_copies(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
+def sums_by_copies(
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any]
+) -> Parts:
     """C = A B where each worker has columns of A and the rows of B to them, and sums go round.
 
     In stage s a worker makes its term of the blocks of the worker s + 1 places before it in the ring, while
@@ -206,14 +213,15 @@ def sums_by_copies(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Pa
         b: right matrix, likewise.
         plan: of way "ring c".
         how: arithmetic of local products.
+        dtype: of the result.
 
     Returns:
-        C in the layout `plan.target`, of the dtype of sums.
+        C in the layout `plan.target`, of `dtype`.
     """
     team, target = a.team, plan.target
     left, right = narrowed_pair(a, b, how)
     sums, everyone = _sum_buffers(team, target, how.sums)
-    made = {n: team.xp.empty(_sizes(target, n), how.sums) for n in target.held[team.rank]}
+    results = Results(team, target, target, how.sums, dtype)
     at = team.ring.index(team.rank)
     owners = [team.ring[(at - 1 - stage) % team.size] for stage in range(team.size)]
     moved = sum(target.elements(owner) for owner in owners[1:]) * how.sums.itemsize
@@ -229,14 +237,17 @@ def sums_by_copies(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Pa
         arena.taken = 0
         fetches = Fetch(left, plan.a, arena=arena), Fetch(right, plan.b, arena=arena)
         came = arena.array((most,), how.sums)
-        _pass_sums(team, target, owners, fetches, sums, everyone, came, made, how)
+        _pass_sums(team, target, owners, fetches, sums, everyone, came, results.terms, how)
+        results.finish()
+        _peers(team).end()
 
     def key() -> Hashable:
-        own = tuple(place(x) for x in (arena.memory, *made.values()))
+        own = place(arena.memory), results.places()
         shared = tuple(place(x) for one in everyone for x in one)
         return (
             "sums",
             how,
+            dtype,
             plan,
             left.layout,
             right.layout,
@@ -247,7 +258,7 @@ def sums_by_copies(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Pa
         )
 
     run_phase(team, key, phase)
-    return Parts(team, target, how.sums, made)
+    return results.parts()
 
 
 def _sum_buffers(
@@ -293,7 +304,6 @@ def _pass_sums(
             size = target.elements(owners[stage + 1])
             copied(team, came[:size], everyone[before][stage % 2][:size], before)
             arrived = peers.mark()
-    peers.end()
 
 
 def _cut(flat: Array, target: Layout, owner: int) -> dict[int, Array]:

@@ -86,11 +86,12 @@ def _by_copies(
     if plan.way == "fetch" or not comes_by_copies(a, b, how, wire):
         return None
     if plan.way == "ring c":
-        return None if keep else sums_by_copies(a, b, plan, how)
+        return None if keep else sums_by_copies(a, b, plan, how, dtype)
     if plan.way == "ring b":
-        return ring_by_copies(a, b, plan, how, keep)
+        return ring_by_copies(a, b, plan, how, dtype, keep)
     turned = replace(plan, a=turn(plan.b), b=turn(plan.a), c=turn(plan.c), target=turn(plan.target))
-    return ring_by_copies(b.transposed(), a.transposed(), turned, how, keep).transposed()
+    made = ring_by_copies(b.transposed(), a.transposed(), turned, how, dtype, keep)
+    return made.transposed()
 
 
 def _fetched(x: Parts, layout: Layout, wire: np.dtype[Any] | None, keep: bool) -> Parts:
