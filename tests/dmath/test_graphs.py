@@ -24,7 +24,7 @@ from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.arrays.tracing import Trace
 from magmadnn.dmath.layouts.moves import within
 from magmadnn.dmath.layouts.recipes import resolve
-from magmadnn.dmath.products import pipelining, running
+from magmadnn.dmath.products import cutting, pipelining, running
 from magmadnn.dmath.products.arithmetic import arithmetic_of
 from magmadnn.dmath.products.choosing import candidates
 from magmadnn.dmath.worker import Worker
@@ -51,8 +51,8 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelining, "SHORTEST", 4)
-    monkeypatch.setattr(pipelining, "FIRST", 4)
+    monkeypatch.setattr(cutting, "SHORTEST", 4)
+    monkeypatch.setattr(cutting, "FIRST", 4)
     monkeypatch.setattr(casting, "_fits", lambda into, piece: False)  # there is no compiler
 
 
@@ -95,7 +95,7 @@ def test_the_second_product_is_a_graph_and_bits_are_the_same(
     name: str, kind: str, shortest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values change from product to product; by terms, and by columns."""
-    monkeypatch.setattr(pipelining, "SHORTEST", shortest)
+    monkeypatch.setattr(cutting, "SHORTEST", shortest)
     storage = np.dtype(getattr(ml_dtypes, KINDS[kind][0], KINDS[kind][0]))
     lies = resolved(name)
     x, y = (matrix(seed, storage) for seed in (1, 2))
@@ -461,8 +461,8 @@ def test_large_rounded_operands_are_not_kept(monkeypatch: pytest.MonkeyPatch) ->
     on_workers(2, one)
 
 
-def test_rates_are_those_of_calls_not_of_graphs() -> None:
-    from magmadnn.dmath.products.rates import _call
+def test_rates_are_those_of_calls_and_those_of_graphs() -> None:
+    from magmadnn.dmath.products import rates
     from tests.dmath.shared_memory import SharedPeers
 
     board: dict[Any, Any] = {}
@@ -471,8 +471,12 @@ def test_rates_are_those_of_calls_not_of_graphs() -> None:
         replays = Replays()
         team = Team(comm, peers=SharedPeers(comm, board), replays=replays)
         how = arithmetic_of(*[np.dtype(np.float32)] * 3)
-        assert _call(team, how) > 0
-        assert team.replays is replays and len(replays) == 0
+        called, launched = rates._call(team, how)
+        assert called > 0 and launched > 0
+        assert team.replays is replays and replays._phases > rates._HANDED_OVER
+        assert team.count.graphs_made == team.count.graph_launches == 0  # of the user's own work
+        team.replays = None
+        assert rates._call(team, how)[1] == 0
 
     simulate(2, one)
 

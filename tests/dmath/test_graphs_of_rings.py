@@ -20,7 +20,7 @@ from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import resolve
-from magmadnn.dmath.products import pipelining, running
+from magmadnn.dmath.products import cutting, running
 from magmadnn.dmath.products.arithmetic import arithmetic_of
 from magmadnn.dmath.products.choosing import candidates
 from magmadnn.dmath.products.multiplying import matmul
@@ -38,8 +38,8 @@ RINGS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelining, "SHORTEST", 4)
-    monkeypatch.setattr(pipelining, "FIRST", 4)
+    monkeypatch.setattr(cutting, "SHORTEST", 4)
+    monkeypatch.setattr(cutting, "FIRST", 4)
     monkeypatch.setattr(casting, "_fits", lambda into, piece: False)  # there is no compiler
 
 

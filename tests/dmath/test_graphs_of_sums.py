@@ -16,7 +16,7 @@ from magmadnn.dmath.arrays import casting
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import resolve
-from magmadnn.dmath.products import pipelining, running
+from magmadnn.dmath.products import cutting, pipelining, running
 from magmadnn.dmath.products.arithmetic import arithmetic_of
 from magmadnn.dmath.products.choosing import candidates, predict
 from magmadnn.dmath.products.finishing import Results
@@ -35,8 +35,8 @@ OUTER = {  # nothing is brought: all have the same local products, whoever adds 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelining, "SHORTEST", 4)
-    monkeypatch.setattr(pipelining, "FIRST", 4)
+    monkeypatch.setattr(cutting, "SHORTEST", 4)
+    monkeypatch.setattr(cutting, "FIRST", 4)
     monkeypatch.setattr(casting, "_fits", lambda into, piece: False)  # there is no compiler
 
 
@@ -125,7 +125,7 @@ def test_every_way_with_terms_of_several_workers_is_right(
     kind: str, shortest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By terms, and by columns of B or rows of A; whole numbers are exact but where halves are rounded."""
-    monkeypatch.setattr(pipelining, "SHORTEST", shortest)
+    monkeypatch.setattr(cutting, "SHORTEST", shortest)
 
     def whole(seed: int, shape: tuple[int, int], dtype: Any) -> np.ndarray:
         return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)

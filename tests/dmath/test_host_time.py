@@ -10,9 +10,10 @@ import pytest
 from benchmarks.dmath import predicted
 from magmadnn.comm import SimulatedCommunicator, simulate
 from magmadnn.dmath import Blocks, Columns, Rates, Rows, cyclic
+from magmadnn.dmath.arrays import pulling
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import resolve
-from magmadnn.dmath.products import pipelining, running
+from magmadnn.dmath.products import cutting, running
 from magmadnn.dmath.products.choosing import candidates, explained, predict, ranked
 from magmadnn.dmath.products.rates import measured
 from tests.dmath.drawn import parts_of, plain
@@ -49,13 +50,23 @@ class Counting(SharedPeers):
 def test_calls_are_as_many_as_foretold(
     monkeypatch: pytest.MonkeyPatch, name: str, shortest: int
 ) -> None:
-    monkeypatch.setattr(pipelining, "SHORTEST", shortest)
-    monkeypatch.setattr(pipelining, "FIRST", 2)
-    monkeypatch.setattr(pipelining, "MOST_TERMS", 1000)
+    monkeypatch.setattr(cutting, "SHORTEST", shortest)
+    monkeypatch.setattr(cutting, "FIRST", 2)
+    monkeypatch.setattr(cutting, "MOST_TERMS", 1000)
     n, workers, board = 12, 4, dict[tuple[int, int], Any]()
     a, b, c = (resolve(recipe, (n, n), workers) for recipe in RECIPES[name])
     plan = next(p for p in candidates(a, b, c) if p.name == "C stays")
     x = np.arange(float(n * n)).reshape(n, n)
+    own = [0] * workers
+    copy_own = pulling.Fetch.copy_own
+
+    def counted(fetch: pulling.Fetch) -> None:
+        rank = fetch._x.team.rank
+        steps = [step for one in fetch._plan.steps.values() for step in one]
+        own[rank] += sum(step.move.source == rank for step in steps)
+        copy_own(fetch)
+
+    monkeypatch.setattr(pulling.Fetch, "copy_own", counted)
 
     def one(comm: SimulatedCommunicator) -> int:
         peers = Counting(comm, board)
@@ -68,9 +79,9 @@ def test_calls_are_as_many_as_foretold(
 
         team = Team(comm, peers=peers, multiply=multiplied)
         running.run(parts_of(team, x, a), parts_of(team, x, b), plan, x.dtype, plain(x))
-        return products[0] + peers.asked
+        return products[0] + peers.asked + own[comm.rank]
 
-    made, foretold = max(simulate(workers, one)), pipelining.calls_of(a, b, plan)
+    made, foretold = max(simulate(workers, one)), cutting.calls_of(a, b, plan)
     assert 0.7 * made <= foretold <= 1.3 * made
     if shortest == 1 and name in ("rows", "blocks"):  # in others own pieces are copied too
         assert made == foretold
@@ -134,9 +145,9 @@ def test_the_way_that_was_fastest_on_two_gpus_is_chosen(n: int, halves: bool) ->
         lies = resolve(recipe, (n, n), 2)
         assert ranked(lies, lies, lies, itemsize, rates)[0].plan.name == "C stays"
     stays = next(p for p in candidates(lies, lies, lies) if p.name == "B stays")
-    assert pipelining.own_bytes(lies, lies, stays, itemsize, 4) == n * n // 2 * itemsize
+    assert cutting.own_bytes(lies, lies, stays, itemsize, 4) == n * n // 2 * itemsize
     first = next(p for p in candidates(lies, lies, lies) if p.name == "C stays")
-    assert pipelining.own_bytes(lies, lies, first, itemsize, 4) == 0
+    assert cutting.own_bytes(lies, lies, first, itemsize, 4) == 0
 
 
 def test_the_hosts_time_is_measured_where_blocks_come_by_copies() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,7 @@ from magmadnn.dmath.arrays import team as team_module
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import Blocks, Columns, Rows, cyclic, resolve
-from magmadnn.dmath.products import pipelining, running
+from magmadnn.dmath.products import cutting, running
 from magmadnn.dmath.products.arithmetic import (
     COMPUTE,
     Arithmetic,
@@ -172,9 +173,9 @@ def test_a_flag_that_a_library_raises_is_no_warning() -> None:
 
 @pytest.mark.parametrize("seed", range(36))
 def test_products_of_copied_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelining, "FIRST", 2)
-    monkeypatch.setattr(pipelining, "SHORTEST", 1 if seed % 2 else 512)
-    monkeypatch.setattr(pipelining, "MOST_TERMS", 1000)
+    monkeypatch.setattr(cutting, "FIRST", 2)
+    monkeypatch.setattr(cutting, "SHORTEST", 1 if seed % 2 else 512)
+    monkeypatch.setattr(cutting, "MOST_TERMS", 1000)
     rng, draw = random.Random(seed), np.random.default_rng(seed)
     workers = rng.randint(2, 5)
     m, k, n = (rng.choice(SIZES) for _ in range(3))
@@ -196,6 +197,8 @@ def test_products_of_copied_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -
         right = right.transposed() if turn_b else right
         for plan in candidates(left.layout, right.layout, target):
             check_parts(running.run(left, right, plan, dtype, how), a @ b)
+            if plan.way == "fetch" and plan.whole:  # by columns of whole sums
+                check_parts(running.run(left, right, replace(plan, pace=1.3), dtype, how), a @ b)
         total = team.total()
         sums = np.sum(comm.exchange([total.sent_bytes, total.planned_bytes]), axis=0)
         assert sums[0] <= sums[1]  # what nobody multiplies is not copied
@@ -205,7 +208,7 @@ def test_products_of_copied_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_product_begins_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows by rows: nothing of a worker's own is copied, and its own terms wait for nothing."""
-    monkeypatch.setattr(pipelining, "SHORTEST", 1)
+    monkeypatch.setattr(cutting, "SHORTEST", 1)
     n, workers, board = 12, 3, dict[tuple[int, int], Any]()
     rows = resolve(Rows(), (n, n), workers)
     x = np.random.default_rng(0).integers(-4, 5, (n, n)).astype(float)
@@ -260,7 +263,7 @@ def test_terms_of_halves_are_added_in_single_precision(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut as the blocks lie, own terms first; rounded once: 2048 + 1 of each worker is no float16."""
-    monkeypatch.setattr(pipelining, "SHORTEST", 1)
+    monkeypatch.setattr(cutting, "SHORTEST", 1)
     n, workers, board = 12, 3, dict[tuple[int, int], Any]()
     half = as_dtype(name)
     rows = resolve(Rows(), (n, n), workers)
@@ -304,9 +307,27 @@ def test_parts_of_blocks_are_not_copied_where_they_may_be_shared() -> None:
 
 
 def test_chunks_are_begun_small_and_cover() -> None:
-    assert pipelining._chunks(0, 8192) == [(0, 1024), (1024, 3072), (3072, 8192)]
-    assert pipelining._chunks(5, 105) == [(5, 105)]
-    assert pipelining._chunks(0, 0) == [(0, 0)]
+    assert cutting.chunks_of(0, 8192) == [(0, 1024), (1024, 3072), (3072, 8192)]
+    assert cutting.chunks_of(5, 105) == [(5, 105)]
+    assert cutting.chunks_of(0, 0) == [(0, 0)]
+    # TF32 on four H200s: a chunk of twice the columns would come too late
+    widths = [high - low for low, high in cutting.chunks_of(0, 8192, 1.29)]
+    assert widths == [1024, 1024, 2048, 2048, 2048]
+
+
+@pytest.mark.parametrize("pace", [0.3, 0.9, 1.0, 1.3, 2.0, 2.6, 5.0])
+def test_chunks_come_before_the_products_of_those_before_have_ended(pace: float) -> None:
+    for high in (1025, 3000, 8192, 16384, 40000):
+        chunks = cutting.chunks_of(7, high, pace)
+        assert [low for low, _ in chunks] == [7, *(last for _, last in chunks[:-1])]
+        assert chunks[-1][1] == high
+        came = done = 0.0
+        for number, (low, last) in enumerate(chunks):
+            came += last - low
+            if number and pace > 1:  # else copies are what is waited for
+                short = last - low <= 1.5 * cutting.FIRST
+                assert short or came <= cutting._LATE * done + cutting.FIRST / 2, (high, chunks)
+            done = max(came, done) + pace * (last - low)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -422,9 +443,36 @@ def test_the_planner_knows_that_copies_hide() -> None:
     apart = predict(stays, rows, rows, 4, rates)
     hidden = predict(stays, rows, rows, 4, Rates(1e13, 1e13, 3e11, 1e-5, overlapped=True))
     fetching = apart.seconds - apart.compute_seconds
-    assert hidden.seconds == pytest.approx(apart.compute_seconds + fetching / 8)
+    again = 2 * 4 * n * n / 2 / 4e12  # the second term's pass over the sums of the first
+    assert hidden.seconds == pytest.approx(apart.compute_seconds + fetching / 8 + again)
     gpus = Rates(3.8e14, 3.8e14, 3e11, 2e-4, overlapped=True)  # TF32 on two H100s
     assert ranked(rows, rows, rows, 4, gpus)[0].plan.way == "fetch"
+
+
+def test_whole_sums_are_made_where_copies_take_much_of_the_time() -> None:
+    """Figures of four H200s, of TF32: columns of whole sums at 8192, terms of own blocks first at 32768."""
+    rates = Rates(3.8e14, 3.8e14, 3.6e11, 2e-5, overlapped=True)
+    paces = {}
+    for n in (1024, 8192, 32768):
+        for recipe in (Rows(), Columns(), Blocks((n // 2, n // 2), owners=cyclic(2, 2))):
+            lies = resolve(recipe, (n, n), 4)
+            best = ranked(lies, lies, lies, 4, rates)[0].plan
+            assert best.name == "C stays"
+            paces[n, type(recipe).__name__] = best.pace
+            assert not best.pace or cutting.cut_as_they_lie(lies, lies, best) is None
+    assert [paces[8192, name] for name in ("Rows", "Columns")] == [1.29, 1.29]
+    del paces[8192, "Rows"], paces[8192, "Columns"]
+    assert not any(paces.values())
+
+
+def test_whoever_has_nothing_waits_for_all() -> None:
+    """The other workers of a matrix on one of them; a product of it is not predicted to be faster on two."""
+    rates = Rates(3.9e14, 3.9e14, 3.6e11, 2e-5, 5e-6, 1e-5, True)
+    first = resolve(Rows(on=(0,)), (4096, 4096), 4)
+    best = ranked(first, first, None, 4, rates)
+    assert best[0].active == 1
+    shared = next(one for one in best if one.active == 2)
+    assert shared.seconds > shared.compute_seconds + 100e6 / 3.6e11  # A, and half of B
 
 
 def test_blocks_come_in_the_order_in_which_they_lie() -> None:

@@ -8,10 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from magmadnn.dmath.arrays.pulling import own_elements
 from magmadnn.dmath.layouts.layout import Layout, replicated
 from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.layouts.recipes import Rows
-from magmadnn.dmath.products.pipelining import calls_of, own_bytes
+from magmadnn.dmath.products.cutting import FIRST, calls_of, own_bytes, terms_of
 from magmadnn.dmath.products.plans import (
     ProductPlan,
     a_stays,
@@ -25,7 +26,10 @@ from magmadnn.dmath.products.plans import (
 from magmadnn.dmath.products.rates import Rates
 
 _FIRST_CHUNK = 1 / 8  # of the operands, roughly
-_COPIED = 2e12  # bytes a second within a GPU: H100, H200
+_PACE = 5.0  # copies that take less of the time of products are hidden by terms of own blocks
+_CUT_SECONDS = 2e-4  # of products that pay to be cut by columns
+_COPIED = 2e12  # bytes a second of copies within a GPU: H100, H200
+_PASSED = 4e12  # bytes a second of products that read sums and write them
 _GRIDS = 6  # of each number of workers, those that send least in theory, are looked at closely
 
 
@@ -81,12 +85,16 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
         moved = sum(e for _, e in times)
         if rates.overlapped:  # the first chunk's operands are waited for
             fetching = times[0][0] + times[1][0]
-            seconds = max(fetching, compute) + min(fetching, compute) * _FIRST_CHUNK + times[2][0]
-            seconds += own_bytes(a, b, plan, itemsize, _sums_size(plan.c, itemsize)) / _COPIED
-            if (
-                rates.seconds_per_call
-            ):  # the host hands over the next product while the GPU has this one
-                seconds = max(seconds, rates.seconds_per_call * calls_of(a, b, plan))
+            waiting = own_bytes(a, b, plan, itemsize, _sums_size(plan.c, itemsize)) / _COPIED
+            if plan.pace:
+                columns = plan.c.shape[1] if times[1][0] else plan.c.shape[0]
+                waiting += fetching * min(1.0, FIRST / max(columns, 1))
+            else:
+                waiting += _passes(plan.c, terms_of(a, b, plan), itemsize)
+            shared = min(fetching, compute) * _waited(plan, a, b)
+            seconds = max(fetching, compute) + shared + waiting + times[2][0]
+            # the host hands over the next product while the GPU has this one
+            seconds = max(seconds, _handing(rates, calls_of(a, b, plan)))
         else:
             seconds = sum(t for t, _ in times) + compute
         return Predicted(plan, seconds, compute, moved, active)
@@ -111,11 +119,36 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
     if rates.overlapped:  # copies take some of the memory's time from products
         turn += min(shift, stage) * _FIRST_CHUNK
     seconds = first + (members - 1) * turn + stage
+    if rates.overlapped and plan.way != "ring c":
+        cut = a.grid[1] if plan.way == "ring a" else b.grid[0]
+        seconds += _passes(plan.target, cut, itemsize)
     # Each block is passed on, waited for, looked at as bytes, and multiplied by for each block of C.
     calls = members * blocks * (4 + max(len(plan.target.held[w]) for w in range(workers)))
-    seconds = max(seconds, rates.seconds_per_call * calls)
+    seconds = max(seconds, _handing(rates, calls))
     total = sum(moves.elements(w) for w in range(workers)) * (members - 1)
     return Predicted(plan, seconds, compute, moved + total, active)
+
+
+def _passes(c: Layout, terms: int, itemsize: int) -> float:
+    """Seconds in which sums so far are read and written again, by each term but the first."""
+    return max(terms - 1, 0) * 2 * c.most * max(itemsize, 4) / _PASSED
+
+
+def _handing(rates: Rates, calls: int) -> float:
+    """Seconds of a host for a product that has been before."""
+    called = rates.seconds_per_call * calls
+    return min(called, rates.seconds_per_launch) if rates.seconds_per_launch else called
+
+
+@lru_cache(maxsize=1024)
+def _waited(plan: ProductPlan, a: Layout, b: Layout) -> float:
+    """The share of copies that is not hidden behind products, or of products behind copies: all of it where
+    a worker has nothing of what it multiplies.
+    """
+    for worker in range(a.workers):
+        if plan.work(worker) and not (a.elements(worker) or b.elements(worker)):
+            return 1.0
+    return _FIRST_CHUNK
 
 
 def _sums_size(c: Layout, itemsize: int) -> int:
@@ -216,12 +249,40 @@ def _worker_counts(workers: int) -> list[int]:
     return sorted(set(counts), reverse=True)
 
 
+def paced(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) -> ProductPlan:
+    """The plan, with its pace where C is better made of whole sums as its columns come than of terms.
+
+    Each pass over C costs time, and a library is at its best with long sums. But a product of whole sums
+    cannot begin before all of the axis has come, at least for some columns. So terms, of own blocks first,
+    are better where copies take little of the time; and where products are too short to be cut.
+    """
+    if not rates.overlapped or plan.way != "fetch" or not plan.whole:
+        return plan
+    sides = ((a, plan.a), (b, plan.b))
+    coming = [traffic(lies, to).sum(axis=0).max() for lies, to in sides]
+    if sum(bool(one) for one in coming) != 1 or min(plan.c.grid) > 1:
+        return plan
+    lies, to = sides[int(bool(coming[0]))]
+    if any(own_elements(lies, to, worker) for worker in range(a.workers)):
+        return plan  # one operand has to lie as it is multiplied, while the other one comes
+    work = [plan.work(w) for w in range(a.workers)]
+    active = sum(1 for w in work if w)
+    computing = max(work) / rates.flops_of(active, a.workers)
+    copying = float(sum(coming)) * itemsize / rates.bytes_per_second
+    if computing < _CUT_SECONDS or computing > _PACE * copying:
+        return plan
+    return replace(plan, pace=round(computing / copying, 2))
+
+
 @lru_cache(maxsize=1024)
 def ranked(
     a: Layout, b: Layout, target: Layout | None, itemsize: int, rates: Rates, split_k: bool = True
 ) -> tuple[Predicted, ...]:
     """The candidates, the one predicted to be fastest first; equal ones in a fixed order."""
-    plans = candidates(a, b, target, split_k, rates.order)
+    plans = [
+        paced(plan, a, b, itemsize, rates)
+        for plan in candidates(a, b, target, split_k, rates.order)
+    ]
     found = [predict(plan, a, b, itemsize, rates) for plan in plans]
     return tuple(sorted(found, key=lambda one: (one.seconds, one.moved)))
 

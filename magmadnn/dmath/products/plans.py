@@ -38,6 +38,8 @@ class ProductPlan:
         way: "fetch" brings operands first; "ring b" passes the blocks of B from worker to worker while
             others are multiplied, so that no worker ever has all of B ("ring a" those of A, "ring c" the
             sums).
+        pace: how much longer products of columns of C take than the copies of what they need, where they are
+            to be made of whole sums as their columns come; 0 to cut the axis of sums as operands lie.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ProductPlan:
     c: Layout
     target: Layout
     way: Way = "fetch"
+    pace: float = 0.0
 
     def tasks(self, worker: int) -> Iterator[tuple[int, int, int]]:
         """Places (i, j, l) that a worker multiplies, those of one block of C together, l rising."""

@@ -12,10 +12,12 @@ from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import Rows, resolve
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
-from magmadnn.dmath.products.pipelining import SHORTEST, calls_of, pipelined
+from magmadnn.dmath.products.cutting import SHORTEST, calls_of
+from magmadnn.dmath.products.pipelining import pipelined
 from magmadnn.dmath.products.plans import c_stays
 
 _HANDED_OVER = 8  # products one after the other: fewer than the host may be ahead
+_UNTIL_GRAPH = 3  # products after which the same one is a graph
 _SPENT = 0.06  # seconds of products on a processor: several turns of processes that share a core
 
 
@@ -35,6 +37,7 @@ class Rates:
         overlapped: whether products begin while their operands still come, as copy engines of GPUs let them.
         order: of the workers around a ring; where few are to compute they are its first. Empty: that of their
             numbers.
+        seconds_per_launch: of the host for a product that it launches as a graph; 0 where there are none.
     """
 
     flops: float = 2e10
@@ -45,6 +48,7 @@ class Rates:
     seconds_per_call: float = 0.0
     overlapped: bool = False
     order: tuple[int, ...] = ()
+    seconds_per_launch: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", tuple(self.order))
@@ -83,8 +87,9 @@ def measured(team: Team, how: Arithmetic) -> Rates:
         4 if team.xp is np else 256
     ) << 20  # a link of GPUs has sent 4 MB before a call has returned
     link, message = _link(team, nbytes) if team.size > 1 else (1e12, 0.0)
-    call = 0.0 if team.peers is None else _call(team, how)
-    found: list[Any] = team.comm.exchange([together, alone, link, message, call])
+    call, launch = (0.0, 0.0) if team.peers is None else _call(team, how)
+    found: list[Any] = team.comm.exchange([together, alone, link, message, call, launch])
+    launches = [f[5] for f in found]
     return Rates(
         flops=min(f[0] for f in found),
         flops_alone=max(found[0][1], min(f[0] for f in found)),
@@ -93,6 +98,7 @@ def measured(team: Team, how: Arithmetic) -> Rates:
         seconds_per_call=max(f[4] for f in found),
         overlapped=team.peers is not None,
         order=team.order,
+        seconds_per_launch=max(launches) if min(launches) else 0.0,
     )
 
 
@@ -100,7 +106,9 @@ def _flops(team: Team, size: int, how: Arithmetic) -> float:
     """Of this worker: on a GPU at its best; on a processor all in all, since workers that share cores take
     turns, and the best product is one that was never interrupted.
     """
-    x = team.xp.full((size, size), 1 / size, np.float32).astype(how.operand)
+    # Like numbers take a GPU less power than others, and so it is faster with them.
+    x = (team.xp.arange(size * size) * 40503 % 65521 / 65521 - 0.5).reshape(size, size)
+    x = x.astype(np.float32).astype(how.operand)
     multiply(team, x, x, how)
     best, spent, count, least = float("inf"), 0.0, 0, _SPENT if team.xp is np else 0.02
     while spent < least:
@@ -112,8 +120,9 @@ def _flops(team: Team, size: int, how: Arithmetic) -> float:
     return 2.0 * size**3 * (count / spent if team.xp is np else 1 / best)
 
 
-def _call(team: Team, how: Arithmetic) -> float:
-    """Seconds of this worker's host for each call of a product of rows by rows, which is not waited for.
+def _call(team: Team, how: Arithmetic) -> tuple[float, float]:
+    """Seconds of this worker's host for each call of a product of rows by rows, which is not waited for; and
+    for such a product that is launched as a graph, 0 without graphs.
 
     What is sent is not counted.
     """
@@ -122,20 +131,25 @@ def _call(team: Team, how: Arithmetic) -> float:
     lies = resolve(Rows(), (n, n), team.size)
     block = team.xp.full((SHORTEST, n), 0, np.float32).astype(how.operand)
     x, plan = Parts(team, lies, how.operand, {team.rank: block}), c_stays(n, lies, lies)
-    replays, team.replays = (
-        team.replays,
-        None,
-    )  # a graph is one call, but the first products are not
-    pipelined(x, x, plan, how, how.sums)  # workers tell each other where it lies
-    team.finish()
-    start = perf_counter()
-    for _ in range(_HANDED_OVER):
-        pipelined(x, x, plan, how, how.sums)
-    seconds = perf_counter() - start
-    team.finish()
-    team.replays = replays
+
+    def seconds(warm: int) -> float:
+        for _ in range(warm):
+            pipelined(x, x, plan, how, how.sums)
+        team.finish()
+        start = perf_counter()
+        for _ in range(_HANDED_OVER):
+            pipelined(x, x, plan, how, how.sums)
+        spent = perf_counter() - start
+        team.finish()
+        return spent / _HANDED_OVER
+
+    replays, team.replays = team.replays, None
+    called = seconds(1)  # workers tell each other where it lies
+    team.replays, launched = replays, 0.0
+    if replays is not None and replays.usable(team):
+        launched = seconds(_UNTIL_GRAPH)
     vars(team.count).update(vars(counted))
-    return seconds / _HANDED_OVER / calls_of(lies, lies, plan)
+    return called / calls_of(lies, lies, plan), launched
 
 
 def _link(team: Team, size: int) -> tuple[float, float]:
