@@ -28,6 +28,9 @@ from magmadnn.dmath.products.rates import Rates
 _FIRST_CHUNK = 1 / 8  # of the operands, roughly
 _PACE = 5.0  # copies that take less of the time of products are hidden by terms of own blocks
 _CUT_SECONDS = 2e-4  # of products that pay to be cut by columns
+_GAIN = 0.05  # of the time of a product, that columns of whole sums have to save
+_SHORT_SUMS = 0.1  # of products on tensor cores, lost by short sums: 0 to 0.29 where measured
+_TENSOR_FLOPS = 1e14  # a second: tensor cores; slower arithmetic loses 1 to 2 % by short sums
 _COPIED = 2e12  # bytes a second of copies within a GPU: H100, H200
 _PASSED = 4e12  # bytes a second of products that read sums and write them
 _GRIDS = 6  # of each number of workers, those that send least in theory, are looked at closely
@@ -87,8 +90,7 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
             fetching = times[0][0] + times[1][0]
             waiting = own_bytes(a, b, plan, itemsize, _sums_size(plan.c, itemsize)) / _COPIED
             if plan.pace:
-                columns = plan.c.shape[1] if times[1][0] else plan.c.shape[0]
-                waiting += fetching * min(1.0, FIRST / max(columns, 1))
+                waiting += _first_chunk(plan, fetching, bool(times[1][0]))
             else:
                 waiting += _passes(plan.c, terms_of(a, b, plan), itemsize)
             shared = min(fetching, compute) * _waited(plan, a, b)
@@ -132,6 +134,14 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
 def _passes(c: Layout, terms: int, itemsize: int) -> float:
     """Seconds in which sums so far are read and written again, by each term but the first."""
     return max(terms - 1, 0) * 2 * c.most * max(itemsize, 4) / _PASSED
+
+
+def _first_chunk(plan: ProductPlan, copying: float, of_b: bool) -> float:
+    """Seconds in which the first columns come, or rows of A: for a product by columns of whole sums nothing
+    is multiplied before.
+    """
+    columns = plan.c.shape[1 if of_b else 0]
+    return copying * min(1.0, FIRST / max(columns, 1))
 
 
 def _handing(rates: Rates, calls: int) -> float:
@@ -254,7 +264,8 @@ def paced(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) 
 
     Each pass over C costs time, and a library is at its best with long sums. But a product of whole sums
     cannot begin before all of the axis has come, at least for some columns. So terms, of own blocks first,
-    are better where copies take little of the time; and where products are too short to be cut.
+    are better where copies take little of the time; and where products are too short to be cut. So that the
+    new way does not lose, it has to save more than a twentieth of the time by this count.
     """
     if not rates.overlapped or plan.way != "fetch" or not plan.whole:
         return plan
@@ -266,10 +277,15 @@ def paced(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) 
     if any(own_elements(lies, to, worker) for worker in range(a.workers)):
         return plan  # one operand has to lie as it is multiplied, while the other one comes
     work = [plan.work(w) for w in range(a.workers)]
-    active = sum(1 for w in work if w)
-    computing = max(work) / rates.flops_of(active, a.workers)
+    flops = rates.flops_of(sum(1 for w in work if w), a.workers)
+    computing = max(work) / flops
     copying = float(sum(coming)) * itemsize / rates.bytes_per_second
     if computing < _CUT_SECONDS or computing > _PACE * copying:
+        return plan
+    saved = _passes(plan.c, terms_of(a, b, plan), itemsize)
+    if flops > _TENSOR_FLOPS:
+        saved += _SHORT_SUMS * computing
+    if saved - _first_chunk(plan, copying, bool(coming[1])) < _GAIN * max(computing, copying):
         return plan
     return replace(plan, pace=round(computing / copying, 2))
 
