@@ -20,6 +20,7 @@ from magmadnn.compiler.program.join import join
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
 from magmadnn.compiler.program.recompute import recompute
+from magmadnn.compiler.program.remake import remake
 from magmadnn.compiler.program.verify import verify
 from magmadnn.compiler.program.widen import widen
 from magmadnn.compiler.regions.alias import fold
@@ -78,7 +79,7 @@ def order(draft: Draft) -> Draft:
 
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
-_ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute)))
+_ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute, remake)))
 # those that depend on the target's libraries
 _BY_LIBRARIES = {_ON_PROGRAMS[BEFORE_FUSION.index(one)]: one for one in (decompose, absorb, join)}
 _ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)

@@ -23,7 +23,7 @@ _FEW = 2  # operations that each reader does again, for a reduction's operand
 def recompute(program: Program) -> Program:
     """Give each reader of such a value a node of its own; formulas, and so bits, stay."""
     nodes, readers = program.nodes(), program.readers
-    reduced = {node.inputs[0] for node in nodes if _reduces_rows(node)}
+    reduced = {node.inputs[0] for node in nodes if reduces_rows(node)}
     stored = {n for n in nodes if _is_stored(n, readers)}
     roots = set(program.roots)
     shared = {
@@ -50,7 +50,7 @@ def recompute(program: Program) -> Program:
     return program.with_roots([new[root] for root in program.roots])
 
 
-def _reduces_rows(node: Node) -> bool:
+def reduces_rows(node: Node) -> bool:
     """Whether a node combines all rows of its operand."""
     kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
     if kind is not OpKind.REDUCTION or node.inputs[0].ndim < 2:
@@ -99,4 +99,4 @@ def _moves_less(node: Node, reduced: set[Node], stored: set[Node]) -> bool:
 
 def _walks(reader: Node, node: Node) -> bool:
     """Whether a reader computes element by element, or reduces rows."""
-    return _reduces_rows(reader) or (is_pointwise(reader) and reader.shape == node.shape)
+    return reduces_rows(reader) or (is_pointwise(reader) and reader.shape == node.shape)

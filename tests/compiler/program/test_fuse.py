@@ -101,6 +101,26 @@ def test_numbers_that_updates_need_do_not_delay_outputs() -> None:
     assert len(plan.in_place) == 1
 
 
+def test_what_waits_for_the_same_sums_reads_a_matrix_once() -> None:
+    """As gradients of two normalisations that are added; what waits for another sum stays apart."""
+    x, y, z, g = (placed(name, 30, 7) for name in "xyzg")
+    one, other = (ops.subtract(a * ops.sum(g * a, axis=0), g) for a in (x, y))
+    both = "rows[30, 7] multiply subtract multiply subtract"
+    assert regions(one, other) == ["columns[7] multiply sum multiply sum", both]
+    last = ops.subtract(z * ops.sum(z * 2.0, axis=0), g)
+    apart = "rows[30, 7] multiply subtract"
+    assert sorted(r for r in regions(one, other, last) if r.startswith("rows")) == [apart, both]
+    unread = [a * ops.sum(g * a, axis=0) for a in (x, y)]
+    assert regions(*unread)[1:] == ["rows[30, 7] multiply"] * 2  # g is not read
+
+
+def test_a_sum_computes_what_is_rounded_and_widened_for_it_alone() -> None:
+    x, w = placed("x", 30, 7), placed("w", 7)
+    rounded = ops.cast(ops.cast(ops.relu(x * w), dtype="bfloat16"), dtype="float32")
+    made = regions(ops.sum(rounded * x, axis=0))
+    assert made == ["columns[7] multiply relu cast multiply sum"]
+
+
 # --- matrices of few columns ----------------------------------------------------------------------
 
 

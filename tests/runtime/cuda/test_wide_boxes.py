@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
+from magmadnn.compiler.cuda.fused.moves import MoveVariant
+from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.compiler.kernels.moves import Move
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
@@ -58,20 +60,21 @@ CASES: dict[
 def test_a_movement(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, function, dtype, width = CASES[name]
     widths: list[int] = []
-    put = Items._put_boxes
+    moved = Items._moved
 
-    def noted(self: Items, kernel: Move, node: Any, values: dict[str, int]) -> Move:
-        made = put(self, kernel, node, values)
-        widths.append(made.item_bytes)
+    def noted(self: Items, kernel: Move, node: Any, values: dict[str, int]) -> Launch | None:
+        made = moved(self, kernel, node, values)
+        assert made is not None and isinstance(made.variant, MoveVariant)
+        widths.append(made.variant.kernel.item_bytes)
         return made
 
-    monkeypatch.setattr(Items, "_put_boxes", noted)
+    monkeypatch.setattr(Items, "_moved", noted)
     x = placeholder("x", Spec(shape, as_dtype(dtype)))
-    moved = function(Operation(x))
+    result = function(Operation(x))
     array = np.random.default_rng(3).integers(-9, 9, shape).astype(as_dtype(dtype))
     with on(device):
-        (found,) = Executable([moved.node], executor="native", device="cuda").run({x: array})
-    (expected,) = Executable([moved.node], executor="reference").run({x: array})
+        (found,) = Executable([result.node], executor="native", device="cuda").run({x: array})
+    (expected,) = Executable([result.node], executor="reference").run({x: array})
     np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))
     assert widths == [width]
 

@@ -11,13 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, register_dtype
+from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, literal, register_dtype
 from magmadnn.compiler.cuda.text.prelude import BEGIN
-from magmadnn.compiler.cuda.text.variant import Launch, Variant
+from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.compiler.kernels.formula import HALVES, ITEM_BYTES
 
 _THREADS = 256
 _LOAD_BYTES = 16  # of a thread at once
+_MOST_SUMS = 32  # of a thread, in registers
+_NONE = 255  # no place of a window has this number
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,16 @@ class Pooled:
         """A value in a register as one in memory."""
         return f"as_{self.item}({text})" if self.dtype in HALVES else text
 
-    def head(self, name: str, parameters: str, counts: tuple[int, int]) -> str:
-        """The beginning of a function, each of whose threads has a place of an image and some channels."""
-        groups = self.channels // self.together
+    def head(self, name: str, parameters: str, counts: tuple[int, int], each: int) -> str:
+        """The beginning of a function, each of whose threads has one of so many rows and columns of an image.
+
+        And of its channels `each` that are neighbours.
+        """
+        groups = self.channels // each
         return f"""extern "C" __global__ void {name}({parameters}) {{
 {BEGIN}  const u32 at = blockIdx.y * {_THREADS} + threadIdx.x;
   if (at >= {math.prod(counts) * groups}u) return;
-  const u32 place = at / {groups}u, first = at % {groups}u * {self.together}u;
+  const u32 place = at / {groups}u, first = at % {groups}u * {each}u;
   const int row = (int)(place / {counts[1]}u), column = (int)(place % {counts[1]}u);
 """
 
@@ -110,12 +115,17 @@ class Largest:
   store(result + goal, made);
 """
         stored += "  store(index + goal, number);\n" if self.numbers else ""
-        return f"""{of.head(name, parameters, of.windows)}
+        return f"""{of.head(name, parameters, of.windows, each)}
   const int top = row * {of.strides[0]} - {of.padding[0]}, left = column * {of.strides[1]} - {of.padding[1]};
   const {item} *const image = x + (i64)blockIdx.x * {math.prod(of.places) * of.channels} + first;
-  {kind} largest[{each}] = {{}};
-  Vec<u8, {each}> number = {{}};
-  bool begun = false;
+  const int begin = (top < 0 ? -top : 0) * {wide} + (left < 0 ? -left : 0);
+  {kind} largest[{each}];
+  Vec<u8, {each}> number;
+#pragma unroll
+  for (int i = 0; i < {each}; ++i) {{
+    largest[i] = {literal(-math.inf, register_dtype(of.dtype)).text};
+    number.at[i] = (u8)begin;
+  }}
 #pragma unroll
   for (int r = 0; r < {tall}; ++r) {{
     if ((u32)(top + r) >= {height}u) continue;
@@ -126,13 +136,11 @@ class Largest:
 #pragma unroll
       for (int i = 0; i < {each}; ++i) {{
         const {kind} a = {of.seen("part.at[i]")};
-        const bool nan = a != a && largest[i] == largest[i];
-        if (!begun || a > largest[i] || nan) {{
+        if (!(a <= largest[i]) && largest[i] == largest[i]) {{  // larger, or the first NaN
           largest[i] = a;
           number.at[i] = (u8)(r * {wide} + s);
         }}
       }}
-      begun = true;
     }}
   }}
   const i64 goal = {goal};
@@ -143,6 +151,9 @@ class Largest:
 @dataclass(frozen=True)
 class OfInputs:
     """result = for each place the sum of the gradients of the windows that took it.
+
+    A thread has a block of places, as many as windows are apart along each axis: the same windows have all of
+    them, and are read once. Of a place those count whose number it has there.
 
     Slots: `g`, `index`, and where `positive` what was pooled, `y`, [images, *windows, channels]; `result`
     [images, *places, channels].
@@ -160,40 +171,66 @@ class OfInputs:
         """Names of the kernel's parameters, in order."""
         return ("g", "index", *["y"] * self.positive, "result")
 
+    @property
+    def together(self) -> int:
+        """Neighbouring channels of a thread."""
+        return math.gcd(self.of.together, max(_MOST_SUMS // math.prod(self.of.strides), 1))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of places of an image, of which the first begins with what is before it."""
+        of = self.of
+        reach = zip(of.places, of.padding, of.strides, strict=True)
+        rows, columns = (-(-(count + before) // apart) for count, before, apart in reach)
+        return rows, columns
+
     def text(self, name: str) -> str:
         """The kernel in CUDA C++, under that name."""
-        of, item, kind, each = self.of, self.of.item, self.of.kind, self.of.together
+        of, item, kind, each = self.of, self.of.item, self.of.kind, self.together
         (rows, columns), (tall, wide), (down, along) = of.windows, of.size, of.strides
+        (height, width), (above, left) = of.places, of.padding
         kinds = {"index": "const u8 *", "result": f"{item} *"}
         parameters = ", ".join(kinds.get(slot, f"const {item} *") + slot for slot in self.slots)
         pooled = f"const Vec<{item}, {each}> pooled = load<{each}>(y + from);\n      "
-        also = f" && {of.seen('pooled.at[i]')} > 0" if self.positive else ""
-        number = f"tap * {wide} + number"
-        goal = f"((i64)blockIdx.x * {math.prod(of.places)} + place) * {of.channels} + first"
-        return f"""{of.head(name, parameters, of.places)}
-  const int low = row + {of.padding[0]}, right = column + {of.padding[1]};
+        taken = f"{of.seen('pooled.at[i]')} > 0 ? chosen.at[i] : {_NONE}"
+        return f"""{of.head(name, parameters, self.blocks, each)}
   const i64 image = (i64)blockIdx.x * {rows * columns * of.channels} + first;
-  {kind} total[{each}] = {{}};
+  {kind} total[{down}][{along}][{each}] = {{}};
 #pragma unroll
   for (int r = 0; r < {-(-tall // down)}; ++r) {{
-    const int window = low / {down} - r, tap = low % {down} + r * {down};
-    if (tap >= {tall} || (u32)window >= {rows}u) continue;
+    if ((u32)(row - r) >= {rows}u) continue;
 #pragma unroll
     for (int s = 0; s < {-(-wide // along)}; ++s) {{
-      const int beside = right / {along} - s, number = right % {along} + s * {along};
-      if (number >= {wide} || (u32)beside >= {columns}u) continue;
-      const i64 from = image + (window * {columns} + beside) * {of.channels};
+      if ((u32)(column - s) >= {columns}u) continue;
+      const i64 from = image + ((row - r) * {columns} + column - s) * {of.channels};
       const Vec<{item}, {each}> given = load<{each}>(g + from);
       {pooled if self.positive else ""}const Vec<u8, {each}> chosen = load<{each}>(index + from);
 #pragma unroll
-      for (int i = 0; i < {each}; ++i)
-        if (chosen.at[i] == {number}{also}) total[i] = total[i] + {of.seen("given.at[i]")};
+      for (int i = 0; i < {each}; ++i) {{
+        const int number = {taken if self.positive else "chosen.at[i]"};
+        const {kind} one = {of.seen("given.at[i]")};
+#pragma unroll
+        for (int a = r * {down}; a < {tall} && a < r * {down} + {down}; ++a)
+#pragma unroll
+          for (int b = s * {along}; b < {wide} && b < s * {along} + {along}; ++b) {{
+            {kind} &sum = total[a - r * {down}][b - s * {along}][i];
+            if (number == a * {wide} + b) sum = sum + one;
+          }}
+      }}
     }}
   }}
-  Vec<{item}, {each}> made;
+  {item} *const goal = result + (i64)blockIdx.x * {height * width * of.channels} + first;
 #pragma unroll
-  for (int i = 0; i < {each}; ++i) made.at[i] = {of.kept("total[i]")};
-  store(result + {goal}, made);
+  for (int a = 0; a < {down}; ++a)
+#pragma unroll
+    for (int b = 0; b < {along}; ++b) {{
+      const int down = row * {down} + a - {above}, along = column * {along} + b - {left};
+      if ((u32)down >= {height}u || (u32)along >= {width}u) continue;
+      Vec<{item}, {each}> made;
+#pragma unroll
+      for (int i = 0; i < {each}; ++i) made.at[i] = {of.kept("total[a][b][i]")};
+      store(goal + (down * {width} + along) * {of.channels}, made);
+    }}
 }}
 """
 
@@ -202,17 +239,21 @@ def largest(of: Pooled, images: int, x: int, result: int, index: int) -> Launch:
     """The largest of each window, their numbers, or both: addresses, 0 for what is not wanted."""
     variant = Largest(of, bool(result), bool(index))
     wanted = tuple(at for at in (result, index) if at)
-    return _launch(variant, of, images, of.windows, (x, *wanted))
+    return _launch(variant, images, of.windows, of.together, (x, *wanted))
 
 
 def of_inputs(of: Pooled, images: int, given: Sequence[int], result: int) -> Launch:
     """The gradient for the image; `given` are addresses of gradients, numbers, and what was pooled."""
     variant = OfInputs(of, len(given) > 2)
-    return _launch(variant, of, images, of.places, (*given, result))
+    return _launch(variant, images, variant.blocks, variant.together, (*given, result))
 
 
 def _launch(
-    variant: Variant, of: Pooled, images: int, counts: tuple[int, int], arguments: tuple[int, ...]
+    variant: Largest | OfInputs,
+    images: int,
+    counts: tuple[int, int],
+    each: int,
+    arguments: tuple[int, ...],
 ) -> Launch:
-    threads = math.prod(counts) * (of.channels // of.together)
+    threads = math.prod(counts) * (variant.of.channels // each)
     return Launch(variant, (images, -(-threads // _THREADS), 1), (_THREADS, 1, 1), arguments)

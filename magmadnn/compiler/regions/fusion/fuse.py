@@ -44,6 +44,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
+from .beside import gather_beside
 from .growth import Growth
 from .producers import MOST_STREAMS, Producers, reduces_rows
 
@@ -149,8 +150,8 @@ class Fusion:
                 if self._fits(node, region):
                     self._join(node, region)
                     joined = region
-            elif region is not joined and (merged := self._merged(joined, region)):
-                joined = self._settle(merged, joined, region)
+            elif region is not joined:
+                joined = self.merge(joined, region) or joined
         if joined is None:
             region = self._begin(RegionKind.ROWS, node)
             if not self._readable(node, region):
@@ -379,8 +380,11 @@ class Fusion:
         pointwise = isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE
         return not pointwise or node in region.elements or self._readable(node, region)
 
-    def _settle(self, merged: Region, one: Region, other: Region) -> Region:
-        self.growth.replace(merged, one, other)
+    def merge(self, one: Region, other: Region) -> Region | None:
+        """Make one of two regions, if they can be one kernel."""
+        merged = self._merged(one, other)
+        if merged is not None:
+            self.growth.replace(merged, one, other)
         return merged
 
     def gather_scalars(self, program: Program, ordered: list[Region]) -> None:
@@ -402,8 +406,7 @@ class Fusion:
             if region.kind is RegionKind.ROWS and region.domain == matrix_of(()):
                 key = (region in needed, depths[region])
                 known = groups.get(key)
-                merged = self._merged(known, region) if known else None
-                groups[key] = self._settle(merged, known, region) if known and merged else region
+                groups[key] = (self.merge(known, region) if known else None) or region
                 depths[groups[key]] = depths[region]
 
     def lengthen(self) -> None:
@@ -430,7 +433,7 @@ class Fusion:
         op = node.op
         own = [i for i in node.inputs if self.of.get(self.layouts.bases[i]) in inside]
         if node in region.elements or (region.elements and is_reduction(node)):
-            return region.elements.issuperset(own)  # and none of its results
+            return region.elements.issuperset(self.layouts.bases[i] for i in own)  # and no result
         if isinstance(op, Op) and op.kind is OpKind.POINTWISE:
             element = self._is_element(node, region)
             return all(self._reads_register(i, element, region) for i in own)
@@ -467,6 +470,7 @@ def fuse(
     """
     fusion = Fusion(program, compilable, rounding)
     fusion.gather_scalars(program, _in_order(program, fusion))
+    gather_beside(fusion, _in_order(program, fusion))
     fusion.lengthen()
     return _in_order(program, fusion), fusion.layouts
 

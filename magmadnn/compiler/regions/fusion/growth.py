@@ -16,7 +16,13 @@ from magmadnn.compiler.formulas import depth_of, times_written
 from magmadnn.compiler.kernels.rows import LONG_ROW
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.below import is_at_least, is_below
-from magmadnn.compiler.regions.region import Region, RegionKind, is_same_matrix, matrix_of
+from magmadnn.compiler.regions.region import (
+    Region,
+    RegionKind,
+    is_reduction,
+    is_same_matrix,
+    matrix_of,
+)
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 
@@ -192,6 +198,11 @@ class Growth:
         """The streams of a region that has one more node."""
         own = {b for b in self._bases(node) if self.of.get(b) is not region}
         return self.streams[region] | {b for b in own if _is_stream(b, region)}
+
+    def matrices(self, region: Region) -> set[Node]:
+        """The matrices that a region of columns reduces."""
+        made = [n for n in region.nodes if n in region.elements or is_reduction(n)]
+        return {b for n in made for b in self._bases(n) if b.ndim > 1} - set(region.nodes)
 
     def streams_of_both(self, merged: Region, one: Region, other: Region) -> set[Node]:
         """The streams of a region that takes the place of two."""

@@ -103,7 +103,7 @@ class Producers:
             node, reader = stack.pop()
             if self._is_private(node, reader, source):
                 found.add(node)
-                stack += [(i, node) for i in dict.fromkeys(node.inputs)]
+                stack += [(self._rounded(i), node) for i in dict.fromkeys(node.inputs)]
         streams = self._streams([*found, reduction], found, source)
         if len(found) > _MOST or len(streams) > MOST_STREAMS or self._stores_more(streams, found):
             return []
@@ -117,13 +117,17 @@ class Producers:
             return False
         own = (i for i in reader.inputs if self._layouts.bases[i] is node)
         rows, columns = source.shape[:-1], source.shape[-1]
-        return all(i is node for i in own) and all(
+        return all(self._rounded(i) is node for i in own) and all(
             self._layouts.spread(i, rows, columns) in _READ for i in node.inputs
         )
 
+    def _rounded(self, node: Node) -> Node:
+        """What a value is widened of, where that is no pass over memory; the value itself otherwise."""
+        return node.inputs[0] if self._layouts.loaded(node) is node else node
+
     def _streams(self, readers: Iterable[Node], inner: set[Node], source: Node) -> set[Node]:
         rows, columns = source.shape[:-1], source.shape[-1]
-        read = (i for node in readers for i in node.inputs if i not in inner)
+        read = (i for node in readers for i in node.inputs if self._rounded(i) not in inner)
         return {
             self._layouts.bases[i] for i in read if self._layouts.spread(i, rows, columns) == FULL
         }

@@ -11,6 +11,7 @@ import numpy as np
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.backends.cuda.engine import Engine, ProductNode
 from magmadnn.compiler.cuda.fused.folded import folded
+from magmadnn.compiler.cuda.fused.transposed import Turn, transposed, turn_of
 from magmadnn.compiler.cuda.gemm.finish import finishing, finishing_slots
 from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
 from magmadnn.compiler.cuda.gemm.small import small_gemm
@@ -18,7 +19,7 @@ from magmadnn.compiler.cuda.gemm.stacked import choose_stacked
 from magmadnn.compiler.cuda.library.calls import can_call
 from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.finite import MOST_PARTS, look_finite
-from magmadnn.compiler.cuda.text.variant import WARP
+from magmadnn.compiler.cuda.text.variant import WARP, Launch
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
@@ -113,8 +114,8 @@ class Items:
         self._pictures, self._few_pooled = Pictures(layout), FewPooledSteps(layout)
         self._transforms = Transforms(layout, rooms, self.chip)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
-        # of movements: how many boxes and rows, where boxes and constants lie
-        self._boxes: dict[tuple[Node, int], tuple[int, int, int, int, int]] = {}
+        # of movements: how many boxes and rows, where boxes and constants lie, elements of an item, tiles
+        self._boxes: dict[tuple[Node, int], tuple[int, int, int, int, int, Turn | None]] = {}
         self._loops: dict[Work, LoopSteps] = {}
         self._numbers: dict[Work, dict[str, int]] = {}  # slots, of which addresses change
 
@@ -166,8 +167,9 @@ class Items:
             return self._in_blocks(work.lowered, values, room)
         kernel = work.lowered.kernel
         if isinstance(kernel, Move):
-            kernel = self._put_boxes(kernel, work.region.nodes[0], values)
-        launch = choose(kernel, values, self.chip)
+            launch = self._moved(kernel, work.region.nodes[0], values)
+        else:
+            launch = choose(kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
 
     def _whole_library(self, kernel: WholeLibrary) -> Convolutions | Pictures | FewPooledSteps:
@@ -326,10 +328,10 @@ class Items:
         values[FAULTS] = self._layout.faults
         return values
 
-    def _put_boxes(self, kernel: Move, node: Node, values: dict[str, int]) -> Move:
-        """Put the table of a movement and its constants on the device, and their addresses into slots.
+    def _moved(self, kernel: Move, node: Node, values: dict[str, int]) -> Launch | None:
+        """The launch of a movement, for whose slots its table and constants are put on the device.
 
-        Returns the kernel for the items that the table counts: elements, or several at a time.
+        Items are those that the table counts: elements, or several at a time.
         """
         layout, sources = self._layout, len(node.inputs)
         alignment = alignment_of([values["result"], *(values[f"x{k}"] for k in range(sources))])
@@ -338,13 +340,18 @@ class Items:
             with naming_scope(node):
                 table, constants = boxes_of(node, layout.frames[node], operands, layout.sizes)
             table, constants, each = widened(table, constants, sources, alignment)
-            found = len(table), rows_of(table), layout.put(table), layout.put(constants), each
+            turn = None if self.small else turn_of(table, sources)
+            found = len(table), rows_of(table), layout.put(table), layout.put(constants), each, turn
             self._boxes[node, alignment] = found
-        count, rows, at, constants_at, each = self._boxes[node, alignment]
+        count, rows, at, constants_at, each, turn = self._boxes[node, alignment]
         values["table"], values[f"x{sources}"] = at, constants_at
         values["boxes"], values["row1"] = count, rows
         values["column1"] = -(-layout.frames[node].size // (max(rows, 1) * each))
-        return replace(kernel, item_bytes=kernel.item_bytes * each)
+        if turn is not None:
+            made = transposed(turn, kernel.item_bytes * each, values["x0"], values["result"])
+            if made is not None:
+                return made
+        return choose(replace(kernel, item_bytes=kernel.item_bytes * each), values, self.chip)
 
 
 def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
