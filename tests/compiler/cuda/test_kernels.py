@@ -9,11 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from magmadnn.compiler.cuda.fused import columns as columns_text
 from magmadnn.compiler.cuda.fused import cut_columns
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.fused.draw import DrawKeys, DrawVariant
 from magmadnn.compiler.cuda.fused.moves import AddPickedVariant, MoveVariant, PickVariant
 from magmadnn.compiler.cuda.fused.put_rows import PutRows
+from magmadnn.compiler.cuda.fused.rows import RowsVariant
 from magmadnn.compiler.cuda.fused.step_ends import Advance, Fetch, FetchPart, KeepAll
 from magmadnn.compiler.cuda.module import OPTIONS, choose, module_text, symbol
 from magmadnn.compiler.cuda.text.finite import LookFinite, LookWithin
@@ -260,6 +262,81 @@ def test_several_sums_over_blocks_of_rows(
     for one, terms in zip(y, (wide * g, g, wide * wide), strict=True):
         bound = (rows / 2048 + 24) * 2.0**-24 * np.abs(terms).sum(0)
         assert (np.abs(one - terms.sum(0)) <= bound).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("columns", [64, 128])
+def test_rows_that_come_while_others_are_added(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums that need many registers read early, and have the same bits; the last block is short."""
+    monkeypatch.setattr(row_blocks, "_PIECES", 8)
+    rows = 16387
+    rng = np.random.default_rng(5)
+    x, dy = (rng.standard_normal((rows, columns)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    of_rows = {name: rng.standard_normal(columns).astype(F4) for name in ("mean", "scale", "shift")}
+    mean, scale, shift = (("argument", k) for k in (2, 3, 4))
+    centred = ("subtract", X, mean)
+    kept = ("greater", ("add", ("multiply", centred, scale), shift), ("constant", 0.0))
+    cut_off = ("where", kept, Y, ("constant", 0.0))
+    kernel = Columns(
+        (
+            Operand("x", "bfloat16"),
+            Operand("dy", "bfloat16"),
+            *(Operand(n, F4, ROW) for n in of_rows),
+        ),
+        (Reduction("a", "add", ("multiply", centred, cut_off)), Reduction("b", "add", cut_off)),
+        (Result("y0", F4, ("value", "a"), ROW), Result("y1", F4, ("value", "b"), ROW)),
+    )
+    made = []
+    for most, early in ((columns_text._MOST_KEPT, True), (10**6, False)):
+        monkeypatch.setattr(columns_text, "_MOST_KEPT", most)
+        y = [np.full(columns, 9, F4) for _ in range(2)]
+        arrays = {"x": x, "dy": dy, **of_rows, "y0": y[0], "y1": y[1]}
+        values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns, "x_row": columns}
+        values |= {name: one.ctypes.data for name, one in arrays.items()} | {"dy_row": columns}
+        room = np.zeros(2 * 256 * columns, F4)
+        cut = in_blocks(kernel, values, room.ctypes.data)
+        assert cut is not None
+        launches = [choose(cut.first, cut.values[0], Chip())]
+        launches.append(choose(cut.last, cut.last_values, Chip()))
+        first, last = launches
+        assert first is not None and isinstance(first.variant, ColumnsVariant) and last is not None
+        assert first.variant.reads_early == early
+        run_all([first, last])
+        made.append(y)
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_array_equal(one, other)
+    wide = x.astype(F4) - of_rows["mean"]
+    g = np.where(wide * of_rows["scale"] + of_rows["shift"] > 0, dy.astype(np.float64), 0)
+    for one, terms in zip(made[0], (wide * g, g), strict=True):
+        bound = (rows / 512 + 24) * 2.0**-24 * np.abs(terms).sum(0)
+        assert (np.abs(one - terms.sum(0)) <= bound).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rows", "ahead"), [(64, 1), (6144, 2), (10007, 2)])
+def test_threads_take_several_rows_that_share_operands(rows: int, ahead: int) -> None:
+    """What all rows share is read once by a thread; others are those of each row."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((rows, 16)).astype(ml_dtypes.bfloat16)
+    scale, shift = (rng.standard_normal(16).astype(F4) for _ in range(2))
+    column, one = rng.standard_normal(rows).astype(F4), rng.standard_normal(1).astype(F4)
+    operands = (
+        Operand("x", "bfloat16"), Operand("a", F4, ROW), Operand("b", F4, ROW), Operand("c", F4, COLUMN),
+        Operand("s", F4, SCALAR),
+    )  # fmt: skip
+    a, b, c, s = (("argument", k) for k in range(1, 5))
+    formula = ("multiply", ("add", ("add", ("multiply", X, a), b), c), s)
+    kernel = pointwise(operands, Result("y", F4, formula))
+    y = np.full((rows, 16), 9, F4)
+    values = dict.fromkeys(kernel.slots, 0) | {"row1": rows, "column1": 16}
+    launch = choose(kernel, values | {"x_row": 16, "y_row": 16, "c_row": 1}, CHIP)
+    assert launch is not None and isinstance(launch.variant, RowsVariant)
+    assert launch.variant.ahead == ahead
+    assert ahead == 1 or launch.grid[1] * launch.block[1] <= -(-rows // 2)
+    run(kernel, x.shape, x=x, a=scale, b=shift, c=column, s=one, y=y)
+    np.testing.assert_array_equal(y, (x.astype(F4) * scale + shift + column[:, None]) * one)
 
 
 @needs_compiler

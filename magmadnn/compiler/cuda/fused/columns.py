@@ -25,7 +25,7 @@ from magmadnn.compiler.cuda.text.parts import (
 )
 from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
-from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula
+from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula, arguments_in
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, Operand
 from magmadnn.compiler.kernels.rows import Reduction
 
@@ -41,7 +41,10 @@ from .deviations import (
 ACROSS = 32  # columns of a block
 LARGE_GROUP = 4
 UNROLL = 16
-_REGISTERS = 64, 96  # of a thread, roughly; of one with a large group
+_REGISTERS = 64, 96, 128  # of a thread, roughly; of one with a large group, or that reads early
+# numbers that a thread keeps, beyond which two blocks do not share a multiprocessor: then it has registers
+# for rows that come while it adds the ones before
+_MOST_KEPT = 48
 # that a thread with neighbouring columns has on their way, in up to as many rows: few enough registers are
 # left then that two blocks share a multiprocessor
 _AHEAD_BYTES = 64
@@ -69,7 +72,27 @@ class ColumnsVariant(OfParts):
     @property
     def registers(self) -> int:
         """Of a thread, roughly."""
-        return _REGISTERS[self.width >= LARGE_GROUP]
+        return _REGISTERS[2 if self.reads_early else self.width >= LARGE_GROUP]
+
+    @property
+    def rows_at_once(self) -> int:
+        """That a thread with neighbouring columns reads before it adds the first."""
+        return min(max(_AHEAD_BYTES // max(self._bytes, 1), 2), UNROLL)
+
+    @property
+    def reads_early(self) -> bool:
+        """Whether such a thread reads the next ones before it adds those."""
+        used = set[int]().union(*(arguments_in(r.formula) for r in self.kernel.reduce))
+        rows = sum(self.kernel.operands[n].spread == ROW for n in used)
+        totals = len(self.kernel.reduce) + 2 * len(self.kernel.sums)
+        kept = (rows + totals) * self.width + self.rows_at_once * self._bytes // 4
+        return self.width > 1 and kept > _MOST_KEPT
+
+    @property
+    def _bytes(self) -> int:
+        """Of a row of a thread."""
+        streams = (o for o in self.kernel.operands if o.spread == FULL)
+        return self.width * sum(ITEM_BYTES[o.dtype] for o in streams)
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -176,28 +199,42 @@ class _Text:
     def _many_rows(self, streams: Sequence[Operand]) -> None:
         """Several rows of a group at a time: all are on their way before the first is added."""
         lines, lanes, width = self.lines, self.variant.lanes, self.variant.width
-        each = sum(width * ITEM_BYTES[o.dtype] for o in streams)
-        count = min(max(_AHEAD_BYTES // max(each, 1), 2), UNROLL)
-        step = f"for (int step = 0; step < {count}; ++step) {{"
-        row = f"const i64 row = next + step * {lanes};"
+        count, early = self.variant.rows_at_once, self.variant.reads_early
+        apart, last = count * lanes, (count - 1) * lanes
+        each = f"for (int step = 0; step < {count}; ++step) {{"
+        for suffix in ("_a", "_b")[: 1 + early]:
+            for o in streams:
+                lines.add(f"{vector_type(o.dtype, width)} {o.name}{suffix}[{count}];")
+        if early:
+            self._read_rows(streams, "_b", f"next + {last} < row1", "next")
         lines.add("#pragma unroll 1")
-        lines.add(f"for (; next + {(count - 1) * lanes} < row1; next += {count * lanes}) {{")
-        for operand in streams:
-            lines.add(f"{vector_type(operand.dtype, width)} {operand.name}_a[{count}];")
-        for line in ("#pragma unroll", step, row):
+        lines.add(f"for (; next + {last} < row1; next += {apart}) {{")
+        if early:
+            copies = " ".join(f"{o.name}_a[step] = {o.name}_b[step];" for o in streams)
+            lines.add("#pragma unroll")
+            lines.add(f"{each} {copies} }}")
+            self._read_rows(streams, "_b", f"next + {apart + last} < row1", f"next + {apart}")
+        else:
+            self._read_rows(streams, "_a", "true", "next")
+        for line in ("#pragma unroll", each, f"const i64 row = next + step * {lanes};"):
             lines.add(line)
-        for operand in streams:
-            lines.add(f"{operand.name}_a[step] = {self._loaded(operand)};")
-        lines.add("}")
-        for line in ("#pragma unroll", step, row):
-            lines.add(line)
-        for operand in streams:
-            kind = vector_type(operand.dtype, width)
-            lines.add(f"const {kind} {operand.name}_v = {operand.name}_a[step];")
+        for o in streams:
+            lines.add(f"const {vector_type(o.dtype, width)} {o.name}_v = {o.name}_a[step];")
         self._each_of_group()
         self._add(self._grouped_leaf)
         for _ in range(3):
             lines.add("}")
+
+    def _read_rows(self, streams: Sequence[Operand], to: str, where: str, first: str) -> None:
+        """Read rows from a first one on into arrays whose names end so, on a condition."""
+        count, lanes = self.variant.rows_at_once, self.variant.lanes
+        each = f"for (int step = 0; step < {count}; ++step) {{"
+        row = f"const i64 row = {first} + step * {lanes};"
+        for line in (f"if ({where})", "#pragma unroll", each, row):
+            self.lines.add(line)
+        for operand in streams:
+            self.lines.add(f"{operand.name}{to}[step] = {self._loaded(operand)};")
+        self.lines.add("}")
 
     def _loaded(self, operand: Operand) -> str:
         """A group's elements of a row of an operand."""
@@ -418,9 +455,8 @@ class _Text:
 
     def _at(self, name: str, lane: str) -> str:
         """The place in shared memory of a lane's number for a column."""
-        beside = (
-            "threadIdx.x" if self.variant.width == 1 else f"threadIdx.x * {self.variant.width} + v"
-        )
+        width = self.variant.width
+        beside = "threadIdx.x" if width == 1 else f"threadIdx.x * {width} + v"
         return f"{self.memory[name]}[{lane}][{beside}]"
 
     def _give(self, reductions: Sequence[Reduction]) -> None:

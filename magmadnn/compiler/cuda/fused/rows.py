@@ -1,6 +1,7 @@
 """Kernels of stages over rows as CUDA C++; `kernels/rows.py` says what they compute.
 
-Without a reduction every thread takes a few elements of a row. With one, a group of threads takes a row: each
+Without a reduction every thread takes a few elements of a row, or of several rows where all share an operand,
+which is read once for these. With one, a group of threads takes a row: each
 combines elements that lie a group apart, in order, and then the group's results are combined by halves,
 always in the same pairs. So the order of a sum depends on sizes only. Where a row's elements fit into
 registers they are read once for all stages.
@@ -35,6 +36,7 @@ from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
 from magmadnn.compiler.kernels.operands import (
     FULL,
+    ROW,
     SCALAR,
     Operand,
     PaddedOperand,
@@ -56,6 +58,10 @@ _THREADS = 256  # of a block, where no group needs more
 _MOST_THREADS = 1024
 _HELD = 32  # elements of one operand that a thread may hold in registers
 _ELEMENTS = 4  # vectors of a row that a thread takes, before the group grows
+_MOST_ROWS = 8  # of a thread that keeps what rows share,
+_AHEAD = 2  # and those that it reads at once
+_LEAST_BLOCKS = 6  # of a multiprocessor, then
+_SHARED = 64  # elements that rows share, which a thread may keep
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class RowsVariant(OfParts):
         steps: vectors of a row that a thread takes; 0 for any number, in a loop.
         equal: slots of operands with pads, each with an earlier one of the same value: what follows from it
             is computed once.
+        ahead: rows that a thread reads at once, after what they share: two, or one with nothing before it.
     """
 
     kernel: Rows
@@ -78,6 +85,7 @@ class RowsVariant(OfParts):
     groups: int
     steps: int
     equal: tuple[tuple[str, str], ...] = ()
+    ahead: int = 1
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -97,11 +105,14 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
     width = width_for(kernel.parts, values, columns)
     vectors = -(-columns // width)
     if not reduces:
-        variant = RowsVariant(kernel, width, 0, 1, 1, _equal_slots(kernel, values))
         across = min(_THREADS, _power(vectors))
         down = min(_THREADS // across, _power(rows)) if vectors <= across else 1
         down = max(down, -(-_WARP // across))
-        grid = (-(-vectors // across), min(-(-rows // down), 65535), 1)
+        beside, blocks = -(-vectors // across), -(-rows // down)
+        each = _rows_of_thread(kernel, width, beside * blocks // chip.processors)
+        equal = _equal_slots(kernel, values)
+        variant = RowsVariant(kernel, width, 0, 1, 1, equal, min(each, _AHEAD))
+        grid = (beside, min(-(-blocks // each), 65535), 1)
         return Launch(variant, grid, (across, down, 1), arguments_of(variant, values))
     group = min(_group_for(vectors), chip.together)
     steps = -(-vectors // group)
@@ -110,6 +121,14 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
     variant = RowsVariant(kernel, width, group, groups, steps if held else 0)
     grid = (-(-rows // groups), 1, 1)
     return Launch(variant, grid, (group * groups, 1, 1), arguments_of(variant, values))
+
+
+def _rows_of_thread(kernel: Rows, width: int, blocks: int) -> int:
+    """How many rows a thread takes where each processor has so many blocks with a row of each thread."""
+    shared = sum(operand.spread == ROW for operand in kernel.operands) * width
+    if not 0 < shared <= _SHARED:
+        return 1
+    return min(_MOST_ROWS, _power(blocks // _LEAST_BLOCKS + 1) // 2 or 1)
 
 
 def _equal_slots(kernel: Rows, values: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
@@ -179,9 +198,8 @@ class _Text:
         self.streams = [o for o in self.kernel.operands if not row_constant(o)]
         self.places: dict[Formula, str] = {}  # formulas that are true in one column only, and which
         self.spikes: dict[Reduction, Spike] = {}
-        self.kept: dict[
-            Formula, Cell | None
-        ] = {}  # what several stages compute, and where it is kept
+        # what several stages compute, and where it is kept
+        self.kept: dict[Formula, Cell | None] = {}
 
     def function(self) -> Function:
         """All of the function."""
@@ -201,14 +219,35 @@ class _Text:
         lines.add(f"const i64 column = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * {width};")
         lines.add("if (column >= column1) return;")
         lines.add("const i64 first = (i64)blockIdx.y * blockDim.y + threadIdx.y;")
-        lines.add("for (i64 row = first; row < row1; row += (i64)gridDim.y * blockDim.y) {")
-        for slot, first in self.variant.equal:
-            lines.add(f"const i64 {slot} = {first};")
-        self._load_constants("true")
-        self._load("column", {o: f"{o.name}_v" for o in self.streams}, declare=True)
-        for stage in self.kernel.stages:
-            self._elements((), stage.store, {o: f"{o.name}_v" for o in self.streams}, "column")
+        ahead, names = self.variant.ahead, {o: f"{o.name}_v" for o in self.streams}
+        shared = [o for o in self.streams if o.spread == ROW and ahead > 1]
+        self._load("column", {o: names[o] for o in shared}, declare=True)
+        own = {o: f"{name}_a" for o, name in names.items() if o not in shared}
+        lines.add("const i64 apart = (i64)gridDim.y * blockDim.y;")
+        lines.add(f"for (i64 top = first; top < row1; top += {ahead} * apart) {{")
+        for slot, equal in self.variant.equal:
+            lines.add(f"const i64 {slot} = {equal};")
+        for operand, name in own.items():
+            lines.add(f"{vector_type(operand.dtype, width)} {name}[{ahead}];")
+        self._each_ahead()
+        self._load("column", {o: f"{name}[step]" for o, name in own.items()})
         lines.add("}")
+        self._each_ahead()
+        self._load_constants("true")
+        for operand, name in own.items():
+            kind = vector_type(operand.dtype, width)
+            lines.add(f"const {kind} {names[operand]} = {name}[step];")
+        for stage in self.kernel.stages:
+            self._elements((), stage.store, names, "column")
+        lines.add("}")
+        lines.add("}")
+
+    def _each_ahead(self) -> None:
+        """Begin a loop over rows that a thread reads before it computes the first."""
+        lines, more = self.lines, "top + step * apart < row1"
+        lines.add("#pragma unroll")
+        lines.add(f"for (int step = 0; step < {self.variant.ahead} && {more}; ++step) {{")
+        lines.add("const i64 row = top + step * apart;")
 
     # --- rows by groups ---------------------------------------------------------------------------
 
@@ -362,8 +401,7 @@ class _Text:
         """Operands that are the same in all of a row."""
         for operand in self.kernel.operands:
             if row_constant(operand):
-                row = "row" if live == "true" else f"({live} ? row : 0)"
-                at = place(operand, row, "0")
+                at = place(operand, "row" if live == "true" else f"({live} ? row : 0)", "0")
                 cell = seen(f"*({at})", operand.dtype)
                 self.constants[operand] = self.lines.let(cell.dtype, cell.text)
 

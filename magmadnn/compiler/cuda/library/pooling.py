@@ -112,7 +112,7 @@ class Largest:
             stored += f"""  Vec<{item}, {each}> made;
 #pragma unroll
   for (int i = 0; i < {each}; ++i) made.at[i] = {of.kept("largest[i]")};
-  store(result + goal, made);
+  store_at_once(result + goal, made);
 """
         stored += "  store(index + goal, number);\n" if self.numbers else ""
         return f"""{of.head(name, parameters, of.windows, each)}
@@ -229,7 +229,7 @@ class OfInputs:
       Vec<{item}, {each}> made;
 #pragma unroll
       for (int i = 0; i < {each}; ++i) made.at[i] = {of.kept("total[a][b][i]")};
-      store(goal + (down * {width} + along) * {of.channels}, made);
+      store_at_once(goal + (down * {width} + along) * {of.channels}, made);
     }}
 }}
 """
