@@ -1,10 +1,9 @@
 """Kernels of stages over rows as CUDA C++; `kernels/rows.py` says what they compute.
 
-Without a reduction every thread takes a few elements of a row, or of several rows where all share an operand,
-which is read once for these. With one, a group of threads takes a row: each
-combines elements that lie a group apart, in order, and then the group's results are combined by halves,
-always in the same pairs. So the order of a sum depends on sizes only. Where a row's elements fit into
-registers they are read once for all stages.
+Without a reduction every thread takes a few elements of a row, or of several rows where these share operands,
+which it reads once. With one, a group of threads takes a row: each combines elements that lie a group apart,
+in order, and then the group's results are combined by halves, always in the same pairs. So the order of a sum
+depends on sizes only. Where a row's elements fit into registers they are read once for all stages.
 """
 
 from __future__ import annotations
