@@ -16,9 +16,9 @@ from magmadnn.compiler.kernels.own import written_by
 from magmadnn.compiler.kernels.rows import Rows
 
 from .fused.cut_columns import choose_columns
+from .fused.cut_rows import choose_rows
 from .fused.draw import choose_draw
 from .fused.moves import choose_add_picked, choose_move, choose_pick
-from .fused.rows import choose_rows
 from .text.halves import HALVES_TEXT
 from .text.prelude import PRELUDE
 from .text.variant import Chip, Launch, Variant

@@ -28,15 +28,11 @@ from magmadnn.compiler.cuda.text.parts import (
     place,
     seen,
     vector_type,
-    width_for,
 )
 from magmadnn.compiler.cuda.text.reductions import COMBINED, group_reduction, neutral
-from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
-from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
+from magmadnn.compiler.kernels.formula import ITEM_BYTES, REAL_FUNCTIONS, Formula
 from magmadnn.compiler.kernels.operands import (
-    FULL,
     ROW,
-    SCALAR,
     Operand,
     PaddedOperand,
     Result,
@@ -53,14 +49,8 @@ from magmadnn.compiler.kernels.single_columns import (
 )
 
 _WARP = 32
-_THREADS = 256  # of a block, where no group needs more
-_MOST_THREADS = 1024
-_HELD = 32  # elements of one operand that a thread may hold in registers
-_ELEMENTS = 4  # vectors of a row that a thread takes, before the group grows
-_MOST_ROWS = 8  # of a thread that keeps what rows share,
-_AHEAD = 2  # and those that it reads at once
-_LEAST_BLOCKS = 6  # of a multiprocessor, then
-_SHARED = 64  # elements that rows share, which a thread may keep
+THREADS = 256  # of a block, where no group needs more
+_REGISTERS = 32  # of a thread, beside what it keeps
 
 
 @dataclass(frozen=True)
@@ -90,93 +80,15 @@ class RowsVariant(OfParts):
         """The function."""
         return _Text(self, name).function()
 
-
-def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch | None:
-    """The variant and the launch for given sizes; None where nothing is to be done."""
-    rows, columns = values["row1"], values["column1"]
-    reduces = any(stage.reduce or stage.then or stage.store_row for stage in kernel.stages)
-    if not reduces and (rows, columns) != (1, 1) and _is_flat(kernel, values):
-        values = {**values, "row1": 1, "column1": rows * columns}
-        values |= {slot: 0 for slot in kernel.slots if slot.endswith("_row")}
-        rows, columns = 1, rows * columns
-    if rows == 0 or (columns == 0 and not reduces):
-        return None
-    width = width_for(kernel.parts, values, columns)
-    vectors = -(-columns // width)
-    if not reduces:
-        across = min(_THREADS, _power(vectors))
-        down = min(_THREADS // across, _power(rows)) if vectors <= across else 1
-        down = max(down, -(-_WARP // across))
-        beside, blocks = -(-vectors // across), -(-rows // down)
-        each = _rows_of_thread(kernel, width, beside * blocks // chip.processors)
-        equal = _equal_slots(kernel, values)
-        variant = RowsVariant(kernel, width, 0, 1, 1, equal, min(each, _AHEAD))
-        grid = (beside, min(-(-blocks // each), 65535), 1)
-        return Launch(variant, grid, (across, down, 1), arguments_of(variant, values))
-    group = min(_group_for(vectors), chip.together)
-    steps = -(-vectors // group)
-    groups = max(1, min(_THREADS // 2, chip.together) // group) if group <= _WARP else 1
-    held = steps * width <= _HELD
-    variant = RowsVariant(kernel, width, group, groups, steps if held else 0)
-    grid = (-(-rows // groups), 1, 1)
-    return Launch(variant, grid, (group * groups, 1, 1), arguments_of(variant, values))
-
-
-def _rows_of_thread(kernel: Rows, width: int, blocks: int) -> int:
-    """How many rows a thread takes where each processor has so many blocks with a row of each thread."""
-    shared = sum(operand.spread == ROW for operand in kernel.operands) * width
-    if not 0 < shared <= _SHARED:
-        return 1
-    return min(_MOST_ROWS, _power(blocks // _LEAST_BLOCKS + 1) // 2 or 1)
-
-
-def _equal_slots(kernel: Rows, values: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    """Sizes and steps of rows of operands, each with an earlier one of the same value.
-
-    Only where several operands have pads: so what is divided to find their indices is divided once.
-    """
-    if sum(isinstance(operand, PaddedOperand) for operand in kernel.operands) < 2:
-        return ()
-    counts = ("_size", "_step")
-    slots = dict.fromkeys(slot for operand in kernel.operands for slot in operand.slots[1:])
-    firsts: dict[int, str] = {}
-    found = []
-    for slot in slots:
-        if any(one in slot for one in counts):
-            first = firsts.setdefault(values[slot], slot)
-            found += [(slot, first)] if first != slot else []
-    return tuple(found)
-
-
-def _group_for(vectors: int) -> int:
-    """Threads of a row: a warp or less for short rows, up to a block for long ones."""
-    wanted = vectors if vectors <= _WARP else max(-(-vectors // _ELEMENTS), _WARP)
-    return min(_power(max(wanted, 1)), _MOST_THREADS)
-
-
-def _power(count: int) -> int:
-    """The least power of two that is not below `count`."""
-    return 1 << max(count - 1, 0).bit_length()
-
-
-def _is_flat(kernel: Rows, values: Mapping[str, int]) -> bool:
-    """Whether the matrix can be walked over as one long row."""
-    columns = values["column1"]
-    leaves = (("column",), ("columns",))
-    return all(
-        part.spread == SCALAR
-        or (part.spread == FULL and (values[f"{part.name}_row"] == columns or values["row1"] <= 1))
-        for part in kernel.parts
-    ) and not any(
-        _mentions(result.formula, leaf)
-        for s in kernel.stages
-        for result in s.store
-        for leaf in leaves
-    )
-
-
-def _mentions(formula: Formula, leaf: Formula) -> bool:
-    return formula == leaf or any(isinstance(a, tuple) and _mentions(a, leaf) for a in formula[1:])
+    @property
+    def registers(self) -> int:
+        """Of a thread, roughly."""
+        if self.ahead == 1:
+            return 2 * _REGISTERS
+        streams = [o for o in self.kernel.operands if not row_constant(o)]
+        shared = sum(o.spread == ROW for o in streams)
+        nbytes = sum(ITEM_BYTES[o.dtype] for o in streams if o.spread != ROW)
+        return _REGISTERS + (shared + self.ahead * nbytes // 4) * self.width
 
 
 def _formulas(stages: Sequence[Stage]) -> Iterator[Formula]:
@@ -204,7 +116,7 @@ class _Text:
         """All of the function."""
         variant, lines = self.variant, self.lines
         slots = parameters(self.kernel.slots, self.kernel.parts, {})
-        threads = max(variant.group * variant.groups, _WARP) if variant.group else _THREADS
+        threads = max(variant.group * variant.groups, _WARP) if variant.group else THREADS
         if variant.group:
             self._grouped()
         else:
