@@ -25,6 +25,9 @@ CASES: list[tuple[tuple[int, int], int, dict[str, Any]]] = [
     ((6, 5), 12, {"size": (2, 4), "strides": (3, 1), "padding": ((1, 0), (2, 1))}),
     ((11, 3), 3, {"size": (5, 1), "strides": (2, 2), "padding": ((4, 3), (0, 0))}),
     ((4, 4), 2, {"size": 1, "strides": 3}),
+    ((10, 9), 8, {"size": 4, "strides": 3, "padding": ((3, 1), (0, 2))}),
+    ((30, 21), 4, {"size": (12, 9), "strides": (8, 5), "padding": ((9, 3), (4, 5))}),
+    ((50, 3), 2, {"size": 2, "strides": (49, 1)}),
 ]
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
 

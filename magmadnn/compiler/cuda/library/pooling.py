@@ -153,7 +153,8 @@ class OfInputs:
     """result = for each place the sum of the gradients of the windows that took it.
 
     A thread has a block of places, as many as windows are apart along each axis: the same windows have all of
-    them, and are read once. Of a place those count whose number it has there.
+    them, and are read once. Of a place those count whose number it has there. Where that would be more sums
+    than a thread has registers, it has a single place.
 
     Slots: `g`, `index`, and where `positive` what was pooled, `y`, [images, *windows, channels]; `result`
     [images, *places, channels].
@@ -174,35 +175,45 @@ class OfInputs:
     @property
     def together(self) -> int:
         """Neighbouring channels of a thread."""
-        return math.gcd(self.of.together, max(_MOST_SUMS // math.prod(self.of.strides), 1))
+        most = _MOST_SUMS // math.prod(self.block)
+        return min(self.of.together, 1 << (most.bit_length() - 1))
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Places of a thread along both axes."""
+        return self.of.strides if math.prod(self.of.strides) <= _MOST_SUMS else (1, 1)
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Blocks of places of an image, of which the first begins with what is before it."""
+        """Blocks of an image along both axes; they are counted from where the first window begins."""
         of = self.of
-        reach = zip(of.places, of.padding, of.strides, strict=True)
-        rows, columns = (-(-(count + before) // apart) for count, before, apart in reach)
+        reach = zip(of.places, of.padding, self.block, strict=True)
+        rows, columns = (-(-(count + before) // b) - before // b for count, before, b in reach)
         return rows, columns
 
     def text(self, name: str) -> str:
         """The kernel in CUDA C++, under that name."""
         of, item, kind, each = self.of, self.of.item, self.of.kind, self.together
         (rows, columns), (tall, wide), (down, along) = of.windows, of.size, of.strides
-        (height, width), (above, left) = of.places, of.padding
+        (height, width), (above, left), (tall_block, wide_block) = of.places, of.padding, self.block
+        per_row, per_column = down // tall_block, along // wide_block
         kinds = {"index": "const u8 *", "result": f"{item} *"}
         parameters = ", ".join(kinds.get(slot, f"const {item} *") + slot for slot in self.slots)
         pooled = f"const Vec<{item}, {each}> pooled = load<{each}>(y + from);\n      "
         taken = f"{of.seen('pooled.at[i]')} > 0 ? chosen.at[i] : {_NONE}"
         return f"""{of.head(name, parameters, self.blocks, each)}
+  const int block = row + {above // tall_block}, beside = column + {left // wide_block};
+  const int low = block / {per_row}, right = beside / {per_column};  // the last windows that reach there,
+  const int tap0 = block % {per_row}, tap1 = beside % {per_column};  // and where the block begins in them
   const i64 image = (i64)blockIdx.x * {rows * columns * of.channels} + first;
-  {kind} total[{down}][{along}][{each}] = {{}};
+  {kind} total[{tall_block}][{wide_block}][{each}] = {{}};
 #pragma unroll
   for (int r = 0; r < {-(-tall // down)}; ++r) {{
-    if ((u32)(row - r) >= {rows}u) continue;
+    if ((u32)(low - r) >= {rows}u) continue;
 #pragma unroll
     for (int s = 0; s < {-(-wide // along)}; ++s) {{
-      if ((u32)(column - s) >= {columns}u) continue;
-      const i64 from = image + ((row - r) * {columns} + column - s) * {of.channels};
+      if ((u32)(right - s) >= {columns}u) continue;
+      const i64 from = image + ((low - r) * {columns} + right - s) * {of.channels};
       const Vec<{item}, {each}> given = load<{each}>(g + from);
       {pooled if self.positive else ""}const Vec<u8, {each}> chosen = load<{each}>(index + from);
 #pragma unroll
@@ -210,26 +221,27 @@ class OfInputs:
         const int number = {taken if self.positive else "chosen.at[i]"};
         const {kind} one = {of.seen("given.at[i]")};
 #pragma unroll
-        for (int a = r * {down}; a < {tall} && a < r * {down} + {down}; ++a)
+        for (int a = r * {down}; a < {tall} && a < r * {down} + {tall_block}; ++a)
 #pragma unroll
-          for (int b = s * {along}; b < {wide} && b < s * {along} + {along}; ++b) {{
+          for (int b = s * {along}; b < {wide} && b < s * {along} + {wide_block}; ++b) {{
             {kind} &sum = total[a - r * {down}][b - s * {along}][i];
-            if (number == a * {wide} + b) sum = sum + one;
+            const bool within = a + tap0 < {tall} && b + tap1 < {wide};
+            if (within && number == (a + tap0) * {wide} + b + tap1) sum = sum + one;
           }}
       }}
     }}
   }}
   {item} *const goal = result + (i64)blockIdx.x * {height * width * of.channels} + first;
 #pragma unroll
-  for (int a = 0; a < {down}; ++a)
+  for (int a = 0; a < {tall_block}; ++a)
 #pragma unroll
-    for (int b = 0; b < {along}; ++b) {{
-      const int down = row * {down} + a - {above}, along = column * {along} + b - {left};
-      if ((u32)down >= {height}u || (u32)along >= {width}u) continue;
+    for (int b = 0; b < {wide_block}; ++b) {{
+      const int y0 = block * {tall_block} + a - {above}, x0 = beside * {wide_block} + b - {left};
+      if ((u32)y0 >= {height}u || (u32)x0 >= {width}u) continue;
       Vec<{item}, {each}> made;
 #pragma unroll
       for (int i = 0; i < {each}; ++i) made.at[i] = {of.kept("total[a][b][i]")};
-      store_at_once(goal + (down * {width} + along) * {of.channels}, made);
+      store_at_once(goal + (y0 * {width} + x0) * {of.channels}, made);
     }}
 }}
 """

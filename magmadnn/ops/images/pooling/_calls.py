@@ -25,7 +25,7 @@ from . import _arrays
 
 _AXES = 4  # images, two of places, channels
 _MOST_PLACES = 255  # of a window, for numbers of one byte
-_MOST_ELEMENTS = 1 << 24  # of one image
+_MOST_ELEMENTS = 65535 * 256  # of one image: a launch has at most so many blocks of such threads
 _NUMBERS = np.dtype(np.uint8)  # of places of a window
 _2D = {"size": (3, 2), "strides": (2, 1), "padding": ((1, 1), (0, 1))}
 
