@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.cuda.fused import columns as columns_text
-from magmadnn.compiler.cuda.fused import cut_columns
+from magmadnn.compiler.cuda.fused import cut_columns, cut_rows
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.fused.draw import DrawKeys, DrawVariant
 from magmadnn.compiler.cuda.fused.moves import AddPickedVariant, MoveVariant, PickVariant
@@ -337,6 +337,38 @@ def test_threads_take_several_rows_that_share_operands(rows: int, ahead: int) ->
     assert ahead == 1 or launch.grid[1] * launch.block[1] <= -(-rows // 2)
     run(kernel, x.shape, x=x, a=scale, b=shift, c=column, s=one, y=y)
     np.testing.assert_array_equal(y, (x.astype(F4) * scale + shift + column[:, None]) * one)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", F4, "float64"])
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(1, 40000), (3, 30001), (7, 9000), (9, 8200), (1031, 33), (517, 1), (6143, 7)],
+)
+def test_rows_of_a_thread_at_odd_sizes(
+    rows: int, columns: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer rows than a thread may take, numbers that no vector divides; the result takes x's place."""
+    monkeypatch.setattr(cut_rows, "_LEAST_BLOCKS", 1)
+    rng = np.random.default_rng(7)
+    wide = "float64" if dtype == "float64" else F4
+    x = rng.standard_normal((rows, columns)).astype(as_dtype(dtype))
+    scale, shift = (rng.standard_normal(columns).astype(wide) for _ in range(2))
+    column = rng.standard_normal(rows).astype(wide)
+    operands = (
+        Operand("x", dtype), Operand("a", wide, ROW), Operand("b", wide, ROW), Operand("c", wide, COLUMN),
+    )  # fmt: skip
+    a, b, c = (("argument", k) for k in range(1, 4))
+    kernel = pointwise(operands, Result("y", dtype, ("add", ("add", ("multiply", X, a), b), c)))
+    expected = (x.astype(wide) * scale + shift + column[:, None]).astype(x.dtype)
+    arrays = {"x": x, "a": scale, "b": shift, "c": column, "y": x}
+    values = dict.fromkeys(kernel.slots, 0) | {"row1": rows, "column1": columns, "c_row": 1}
+    values |= {"x_row": columns, "y_row": columns} | {n: o.ctypes.data for n, o in arrays.items()}
+    launch = choose(kernel, values, Chip(60, 1, 48 << 10))
+    assert launch is not None and isinstance(launch.variant, RowsVariant)
+    assert launch.variant.ahead == 2
+    run_all([launch])
+    np.testing.assert_array_equal(x, expected)
 
 
 @needs_compiler
