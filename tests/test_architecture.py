@@ -96,6 +96,7 @@ ROOMS = {
     "compiler.cuda": """
         module
         megakernel
+        many
         fused library clusters
         gemm
         text

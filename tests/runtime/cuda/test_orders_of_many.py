@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda import device_engine, device_memory
-from magmadnn.compiler.cuda.fused.permutations import MOST, Permutations, permutations_for
+from magmadnn.compiler.cuda.many.permutations import MOST, Permutations, permutations_for
 from magmadnn.ops import philox
 from magmadnn.runtime.cuda.data.arrays import copied
 from magmadnn.runtime.cuda.many import orders

@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.engine import KernelNode
-from magmadnn.compiler.cuda.fused.permutations import (
+from magmadnn.compiler.cuda.many.permutations import (
     COLUMNS,
     MOST,
     THREADS,

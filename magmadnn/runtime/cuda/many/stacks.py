@@ -10,8 +10,8 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_engine, device_memory
 from magmadnn.backends.cuda.engine import CONVOLUTIONS
-from magmadnn.compiler.cuda.fused.copies import copies
-from magmadnn.compiler.cuda.fused.permutations import interleaved
+from magmadnn.compiler.cuda.many.copies import copies
+from magmadnn.compiler.cuda.many.permutations import interleaved
 from magmadnn.compiler.kernels.library import WholeLibrary
 from magmadnn.compiler.plan.listing import costs_of
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, placeholder, variable

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magmadnn.compiler.cuda.fused.draw import PHILOX
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.cuda.text.variant import Launch
-
-from .draw import PHILOX
 
 THREADS = 512
 MOST = 1 << 19  # rows: each block draws all keys
