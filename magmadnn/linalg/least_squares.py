@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -62,6 +63,7 @@ from ._matrices import (
 )
 from ._operands import operand, operands
 from .factorisation import cholesky
+from .low_ranks import AWAY, CORRECTIONS, FULL, ROUNDED, all_hold, by_ranges, squares
 from .orthogonal import decomposed as reflections
 from .singular_values import parts_of, singular, singular_now, svdvals, values_of
 from .triangular import solve_triangular
@@ -268,9 +270,10 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
 
     Eager calls on real Tensors of a GPU's memory, m >= n, take X from A^T A in float64 where bounds show that
     all matrices have full rank and are far from losing it. There `s` is computed when it is first read, from
-    two matrices [n, n] that are kept until then, and that read raises what goes wrong. Others take X from QR
-    where the singular values say that the rank is full; where that of one is not, they take longer than by
-    singular vectors at once.
+    two matrices [n, n] that are kept until then, and that read raises what goes wrong. Where bounds show that
+    the rank is lower, far from the next one, they take X from orthonormal rows of the same span as A's, and
+    keep a copy of A for `s`. Others take X from QR where the singular values say that the rank is full, else
+    from singular vectors, which takes ten times as long.
 
     Args:
         a: [..., m, n].
@@ -286,20 +289,8 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
         NumericError: if an operand holds NaN or infinity.
         ShapeError: if the sizes do not fit.
     """
-    if _are_tall_on_gpu(a, b):
-        rank_is = _LOW
-        with suppress(NumericError, ShapeError, ArgumentError):  # which `_by_values` raises too
-            try:
-                x, residuals, rank, lower, second, known_of_rank = _by_products(a, b, rcond)
-                rank_is = known_of_rank.item()
-            except OutOfMemoryError:  # the other ways need less
-                rank_is = _UNKNOWN
-            if rank_is == _FULL:
-                return LstsqResult(x, residuals, rank, _values_later(lower, second, a.dtype))
-            if rank_is == _UNKNOWN:
-                *found, is_full = _by_reflections(a, b, rcond)
-                if is_full.item():
-                    return LstsqResult(*found)
+    if _are_tall_on_gpu(a, b) and (found := _of_gpu(a, b, rcond)) is not None:
+        return found
     return _by_values(a, b, rcond)
 
 
@@ -343,15 +334,61 @@ def _are_tall_on_gpu(a: Any, b: Any) -> bool:
 
 # --- on a GPU, without the caller's wait for singular values --------------------------------------
 
+
+def _of_gpu(a: Tensor, b: Tensor, rcond: float | None) -> LstsqResult | None:
+    """By products or by QR; None where singular vectors are needed, or something is wrong.
+
+    The way that answered last for such sizes is tried first; each proves that others do not answer.
+    """
+    sizes = a.shape, b.shape, a.dtype.char
+    was_low = sizes in _LAST_LOW
+    if was_low and (low := _of_low_rank(a, b, rcond)) is not None:
+        return low
+    _LAST_LOW.discard(sizes)
+    rank_is = _LOW
+    with suppress(NumericError, ShapeError, ArgumentError):  # which `_by_values` raises too
+        try:
+            x, residuals, rank, lower, second, known_of_rank = _by_products(a, b, rcond)
+            rank_is = known_of_rank.item()
+        except OutOfMemoryError:  # the other ways need less
+            rank_is = _UNKNOWN
+        if rank_is == _FULL:
+            return LstsqResult(x, residuals, rank, _values_later(lower, second, a.dtype))
+        if rank_is == _UNKNOWN:
+            *found, is_full = _by_reflections(a, b, rcond)
+            return LstsqResult(*found) if is_full.item() else None
+    low = None if was_low else _of_low_rank(a, b, rcond)
+    if low is not None and len(_LAST_LOW) < _MOST_SIZES:
+        _LAST_LOW.add(sizes)
+    return low
+
+
+def _of_low_rank(a: Tensor, b: Tensor, rcond: float | None) -> LstsqResult | None:
+    """By ranges, where they prove the rank."""
+    n = a.shape[-1]
+    if not 1 < n <= _MOST_MIXED:
+        return None
+    with suppress(NumericError, ShapeError, ArgumentError, OutOfMemoryError):
+        limit = settled_rcond("lstsq", a, rcond)
+        x, residuals, rank, kept, is_proved = by_ranges(a, b, limit)
+        if is_proved.item():
+            return LstsqResult(
+                x, residuals, rank, _late((*rank.shape, n), a.dtype, kept, partial(svdvals, kept))
+            )
+    return None
+
+
 # Of the largest number of A^T A, so that its factor exists more often.
 _SHIFT = 8 * float(np.finfo(np.float64).eps)
-_CORRECTIONS = 3  # each leaves 1e-4 of what the solution is away
-_AWAY = 1e-4  # of Q^T Q from I
-_ROUNDED = 1e-5  # how far the inverse of a triangle times it may be from I
-_BELOW = 0.45  # of 1 / rcond are conditions for which the rank is full beyond doubt
 # Conditions from which on the rank is taken to be low, since the shift hides what is above them.
 _HIDDEN = 3e6
 _LEAST_LOW = 4  # of 1 / rcond: the same, where that is less
+
+_MOST_MIXED = 2048  # columns of matrices of low rank that ranges are tried for
+_MOST_SIZES = 1000
+_LAST_LOW: set[tuple[object, ...]] = (
+    set()
+)  # sizes of operands of which the last ones had a low rank
 
 _LOW, _UNKNOWN, _FULL = -1, 0, 1  # what is known of the ranks
 
@@ -381,50 +418,41 @@ def _by_products(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
     q = solve_triangular(lower, transposed(wide), lower=True)  # [..., n, m], each a column of Q
     second = matmul(q, transposed(q))
     x = matmul(transposed(inverse), matmul(q, sides))
-    for _ in range(_CORRECTIONS):
+    for _ in range(CORRECTIONS):
         x = x + matmul(transposed(inverse), matmul(q, sides - matmul(wide, x)))
     # The fourth power of |A| |L^-1|, or more: |M|^2 is at most the Frobenius norm of M M^T.
     small = gram / size
-    first = _squares(matmul(inverse, transposed(inverse)) * size)
-    condition = first * sqrt(_squares(matmul(small, small)))
-    most = min(_ROUNDED / (n * np.finfo(np.float64).eps), _BELOW / max(limit, 1e-30))
-    near = less_equal(_squares(second - one), _AWAY**2)  # False for NaN, as all that follow
-    is_good = _all_hold(near, less_equal(condition, most**4))
+    first = squares(matmul(inverse, transposed(inverse)) * size)
+    condition = first * sqrt(squares(matmul(small, small)))
+    most = min(ROUNDED / (n * np.finfo(np.float64).eps), FULL / max(limit, 1e-30))
+    near = less_equal(squares(second - one), AWAY**2)  # False for NaN, as all that follow
+    is_good = all_hold(near, less_equal(condition, most**4))
     rank, left = is_good * np.int64(n), matmul(wide, x) - sides
     residuals = sum_(left * left, axis=-2)
     ends = less_equal(residuals, np.finfo(np.float64).max)
     least = min(_HIDDEN, _LEAST_LOW / max(limit, 1e-30))
     is_low = max_(where(greater(condition, least**4), np.int64(1), np.int64(0)))
-    known_of_rank = min_(is_good) * min_(_all_hold(ends)) - is_low
+    known_of_rank = min_(is_good) * min_(all_hold(ends)) - is_low
     if b.ndim == 1:
         x, residuals = squeeze(x, axis=-1), squeeze(residuals, axis=-1)
     x, residuals = cast(x, a.dtype), cast(residuals, a.dtype)
     return x, residuals, rank, lower, second, known_of_rank
 
 
-def _all_hold(*conditions: Any) -> Any:
-    """1 where all of them hold, else 0."""
-    found: Any = np.int64(1)
-    for condition in conditions:
-        found = where(condition, found, np.int64(0))
-    return found
-
-
-def _squares(x: Any) -> Any:
-    """Sums of squares of matrices."""
-    return sum_(x * x, axis=(-2, -1))
-
-
 def _values_later(lower: Tensor, second: Tensor, dtype: np.dtype[Any]) -> Tensor:
     """Singular values of L Q^T, of float64, which are computed when they are first read."""
-    if lower.kind is not Kind.DEVICE:
-        at_once: Tensor = _values_of_factors(lower, second, dtype.name)
-        return at_once
-    shape, device = lower.shape[:-1], lower.device
-    memory = MemoryManager.late(
-        math.prod(shape), dtype, device,
-        lambda: _values_of_factors(lower, second, dtype.name).memory,
-    )  # fmt: skip
+    return _late(
+        lower.shape[:-1], dtype, lower, partial(_values_of_factors, lower, second, dtype.name)
+    )
+
+
+def _late(
+    shape: tuple[int, ...], dtype: np.dtype[Any], of: Tensor, make: Callable[[], Tensor]
+) -> Tensor:
+    """What `make` gives of a Tensor on a device, when it is first read; at once, where it lies elsewhere."""
+    if of.kind is not Kind.DEVICE:
+        return make()
+    memory = MemoryManager.late(math.prod(shape), dtype, of.device, lambda: make().memory)
     return Tensor.over(memory, memory.frame().reshape(shape))
 
 
@@ -455,6 +483,6 @@ def _by_reflections(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
     zeros = equal(diagonal(lower), 0)  # a triangle with a zero on its diagonal has no inverse
     safe = lower + with_diagonal(where(zeros, np.ones((), a.dtype), 0))
     x = solve_triangular(safe, matmul(adjoint(q), right), lower=True, transpose=True)
-    is_full = min_(_all_hold(greater(s[..., -1], s[..., 0] * limit)))
-    ends = min_(_all_hold(less_equal(abs_(right), limits_of(a.dtype).max)))
+    is_full = min_(all_hold(greater(s[..., -1], s[..., 0] * limit)))
+    ends = min_(all_hold(less_equal(abs_(right), limits_of(a.dtype).max)))
     return *_with_rest(a, x, right, s, limit, b.ndim == 1), is_full * ends

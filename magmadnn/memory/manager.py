@@ -29,7 +29,6 @@ class Addressing(Protocol):
 
     def memory_moves(self, memory: MemoryManager) -> None:
         """Be told that a memory's bytes are given back."""
-        ...
 
 
 _USERS: WeakSet[Addressing] = WeakSet()
@@ -167,6 +166,10 @@ class MemoryManager:
         self._sides = Sides(Kind.DEVICE, _count("device", device), nbytes, block=block)
         self._sides.sync()  # what the other library has begun to write comes first
         return self
+
+    def is_new_again(self) -> bool:
+        """Whether nobody has this DEVICE memory but who asks, in one place; it counts as new then."""
+        return self._sides.renew(self)
 
     @property
     def size(self) -> int:
@@ -493,6 +496,5 @@ def _count(name: str, value: Any) -> int:
 def _check_range(what: str, first: int, count: int, size: int) -> None:
     if first + count > size:
         raise ArgumentError(
-            f"copy_from: elements {first} to {first + count} of {what} were asked for, "
-            f"which has {size}"
+            f"copy_from: elements {first} to {first + count} of {what} were asked for, which has {size}"
         )

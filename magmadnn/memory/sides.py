@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import getrefcount
 from typing import Any, Literal
+from weakref import getweakrefcount
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.backends.cpu.host import Bytes
@@ -30,6 +32,33 @@ class ForeignBlock:
 
     block: int
     owner: object
+
+
+class _Held:
+    """Counts its references as `Sides.renew` counts those of a memory, its sides and their block."""
+
+    def __init__(self, sides: _Held | None) -> None:
+        self.sides, self.lease = sides, object()
+
+    def is_held(self) -> tuple[int, int, int]:
+        """Called as `MemoryManager.is_new_again`."""
+        assert self.sides is not None
+        return self.sides.count(self)
+
+    def count(self, memory: object) -> tuple[int, int, int]:
+        """Called as `Sides.renew`."""
+        lease = self.lease
+        return getrefcount(memory), getrefcount(self), getrefcount(lease)
+
+
+def _held_once() -> tuple[int, int, int]:
+    """What is counted where nobody else has them."""
+    for part in [(_Held(_Held(None)), None)]:
+        return part[0].is_held()
+    raise AssertionError
+
+
+_HELD_ONCE = _held_once()
 
 
 class Sides:
@@ -186,6 +215,19 @@ class Sides:
         if self.kind is Kind.MANAGED:
             self._update(to_device=self.host_valid)
         self.memory.wait()
+
+    def renew(self, memory: object) -> bool:
+        """Whether nobody has a memory but who asks, and only it these sides of DEVICE; new then.
+
+        Not so where others were given an address to write to.
+        """
+        lease = self._lease
+        if self.lent or type(lease) is not Lease or self.kind is not Kind.DEVICE:
+            return False
+        if (getrefcount(memory), getrefcount(self), getrefcount(lease)) != _HELD_ONCE:
+            return False
+        self.version = next(_versions)
+        return not getweakrefcount(memory)
 
     def move_to(self, device: int) -> None:
         """Have the device side of MANAGED on another device, by way of the host."""

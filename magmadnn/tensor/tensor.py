@@ -404,8 +404,10 @@ class Tensor(ValueOperators, HasDeviceLayout):
 
     @classmethod
     def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Tensor:
-        first = next(x for x in operands if isinstance(x, Tensor))
-        if op.on_gpu and lies_on_gpu(first.memory):
+        first = operands[0]
+        if type(first) is not Tensor:
+            first = next(x for x in operands if isinstance(x, Tensor))
+        if op.on_gpu and (first._device_layout() is not None or lies_on_gpu(first.memory)):
             if (found := _computed_there(op, operands, attributes, first)) is not None:
                 return found
         arrays = as_arrays(op.words, [x.read() if isinstance(x, Tensor) else x for x in operands])
@@ -463,7 +465,7 @@ class Tensor(ValueOperators, HasDeviceLayout):
 
 def holding_results(results: Results) -> list[Tensor]:
     """Tensors over the memory of results."""
-    return [Tensor.over(m, m.frame().reshape(shape)) for m, shape in results.parts]
+    return [Tensor.over(memory, frame) for memory, frame, _ in results.parts]
 
 
 def _computed_there(op: Op, operands: Sequence[Any], attributes: Any, at: Tensor) -> Tensor | None:

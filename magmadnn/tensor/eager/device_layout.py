@@ -15,11 +15,13 @@ class DeviceLayout(NamedTuple):
 
     Attributes:
         layout: the same object for equal shapes, strides and dtypes.
-        place: its memory, the bytes from the beginning of that to the first element, and the device.
+        place: the address of the first element, which stays as it is.
+        device: its number.
     """
 
     layout: object
-    place: tuple[Any, int, int]
+    place: int
+    device: int
 
 
 class HasDeviceLayout:
@@ -46,7 +48,7 @@ class HasDeviceLayout:
         if memory.kind is Kind.DEVICE:
             behind = 0 if frame.size == memory.size else self.offset * memory.dtype.itemsize
             layout = _layout(frame.shape, frame.strides, memory.dtype)
-            found = DeviceLayout(layout, (memory, behind, memory.device))
+            found = DeviceLayout(layout, memory.device_pointer() + behind, memory.device)
         self._layout_there = frame, found
         return found
 

@@ -39,17 +39,17 @@ def known_call(
         named: plain arguments, or tuples of them.
         tensor: the class of Tensors.
     """
-    operands: list[tuple[Any, int, int]] = []
-    parts = _parts(values, tensor, operands)
-    settings = _parts(named.values(), None, operands) if named else ()
-    if parts is None or settings is None or not operands:
+    places, devices = list[int](), list[int]()
+    parts = _parts(values, tensor, places, devices)
+    settings = _parts(named.values(), None, places, devices) if named else ()
+    if parts is None or settings is None or not places:
         return None
-    device, places = operands[0][2], list[int]()
-    for memory, behind, on in operands:
-        place = memory.device_pointer() + behind
-        if on != device or place % ALIGNMENT:
+    device = devices[0]
+    if len(devices) > 1 and devices.count(device) < len(devices):
+        return None
+    for place in places:
+        if place % ALIGNMENT:
             return None
-        places.append(place)
     return Known((what, device, parts, tuple(named), settings), places, device)
 
 
@@ -61,7 +61,7 @@ def with_types(argument: Any) -> Any:
 
 
 def _parts(
-    values: Iterable[Any], tensor: type | None, operands: list[tuple[Any, int, int]]
+    values: Iterable[Any], tensor: type | None, places: list[int], devices: list[int]
 ) -> tuple[Any, ...] | None:
     found: list[Any] = []
     for value in values:
@@ -70,12 +70,14 @@ def _parts(
             known = value._device_layout()
             if known is None:
                 return None
-            found.append(known.layout)
-            operands.append(known.place)
+            layout, place, device = known
+            found.append(layout)
+            places.append(place)
+            devices.append(device)
         elif kind in _PLAIN:
             found.append((kind, value))
         elif issubclass(kind, tuple):
-            inner = _parts(value, tensor, operands)
+            inner = _parts(value, tensor, places, devices)
             if inner is None:
                 return None
             found.append((kind, inner))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from magmadnn.runtime.cuda.running.runner import CudaRunner
 
 MOST_PROGRAMS = 128
+MOST_KEPT = 4 << 20  # bytes of results whose memory a program takes again
 SHARE = 32  # of a device's memory one part of so many is kept by programs for their next calls
 
 
@@ -34,11 +35,9 @@ class Traced(NamedTuple):
     form: Any
 
 
-class Part(NamedTuple):
-    """A result: new memory, and the shape of what it holds."""
-
-    memory: MemoryManager
-    shape: tuple[int, ...]
+Part = tuple[
+    MemoryManager, Any, int
+]  # a result: its memory, a frame of its elements, and an address or 0
 
 
 class Results(NamedTuple):
@@ -69,7 +68,7 @@ class _Key:
 class _Short(NamedTuple):
     """The program of a call that is known at once; its results are DEVICE memory, as its operands are."""
 
-    key: _Key
+    program: _Program
     provider: Provider
     turn: ProcessLock
 
@@ -79,11 +78,15 @@ class _Program:
 
     Attributes:
         direct: what computes with operands that all lie well, if that is how it ran last.
+        was_used: whether it was called at once since it was looked at for that.
+        keeps_more: whether it began to keep memory of results with its last call.
     """
 
     def __init__(self, operands: Sequence[Given], trace: Trace, device: int) -> None:
         self.runner: CudaRunner | None = None
         self.direct: Direct | None = None
+        self.was_used = self.keeps_more = False
+        self._last: list[Part] = []
         self.device, self.nbytes = device, 0
         memory: Any = device_memory(device)  # each is equal to itself alone
         self._source = device_source(memory, False)
@@ -102,6 +105,8 @@ class _Program:
             (shape, math.prod(shape), as_dtype(node.dtype))
             for shape, node in zip(shapes, traced.nodes, strict=True)
         ]
+        nbytes = sum(size * dtype.itemsize for _, size, dtype in self.results)
+        self._keeps = nbytes if nbytes <= MOST_KEPT else 0
         runner = _runner(traced.nodes, device)
         if not all(runner.are_whole):
             whole = zip(traced.nodes, runner.are_whole, strict=True)
@@ -114,23 +119,45 @@ class _Program:
         device = self.device
         if kind is Kind.DEVICE:
             source = self._source
-            return [
-                Part(MemoryManager.of_source(size, dtype, source, device), shape)
+            made = [
+                (MemoryManager.of_source(size, dtype, source, device), shape)
+                for shape, size, dtype in self.results
+            ]
+        else:
+            made = [
+                (MemoryManager.of(size, dtype, kind, device), shape)
                 for shape, size, dtype in self.results
             ]
         return [
-            Part(MemoryManager.of(size, dtype, kind, device), shape)
-            for shape, size, dtype in self.results
+            (memory, memory.frame().reshape(shape), memory.overwritten_on_device())
+            for memory, shape in made
         ]
+
+    def parts_at_once(self) -> list[Part]:
+        """The same in DEVICE memory: that of the last results, if nobody has them any more."""
+        for part in self._last:
+            if not part[0].is_new_again():
+                break
+        else:
+            if self._last:  # who gets them has tuples of its own, so that they count as somebody's
+                self.keeps_more = False
+                return [(memory, frame, place) for memory, frame, place in self._last]
+        made = self.parts(Kind.DEVICE)
+        self.keeps_more = bool(self._keeps and not self._last)
+        if self._keeps:
+            self._last = [(memory, frame, place) for memory, frame, place in made]
+        return made
 
     def grows(self) -> bool:
         """Look how much memory it keeps for its next call now; whether that is more than before."""
         before, self.nbytes = self.nbytes, 0 if self.runner is None else self.runner.nbytes
+        if self._last:
+            self.nbytes += self._keeps
         return self.nbytes > before
 
     def give_back(self) -> None:
         """Give that memory back."""
-        self.nbytes, self.direct = 0, None
+        self.nbytes, self.direct, self._last = 0, None, []
         if self.runner is not None:
             self.runner.give_back()
 
@@ -195,12 +222,13 @@ class Programs:
             key = _Key(what, device_memory(device), device_engine(device), parts)
             turn = self._turn(device)
             with turn:
-                found = self._run(key, fed, kind, device, trace, finite)
+                program = self._program(key, fed, trace, device)
+                found = self._run(program, fed, kind, finite)
         except DeviceError:  # one that only holds memory
             return None
         if found is not None and known is not None and _is_as_known(fed, known):
             with self._lock:
-                self._shorts[known.key] = _Short(key, installed(), turn)
+                self._shorts[known.key] = _Short(program, installed(), turn)
                 while len(self._shorts) > MOST_PROGRAMS:
                     self._shorts.popitem(last=False)
         return found
@@ -210,16 +238,21 @@ class Programs:
         short = self._shorts.get(known.key)
         if short is None or short.provider is not installed():
             return None
+        program = short.program
         with short.turn:
-            program = self._programs.get(short.key)
-            if program is None or program.direct is None:
+            direct = program.direct
+            if direct is None:
                 return None
+            program.was_used = True
             try:
-                self._programs.move_to_end(short.key)  # one operation, so without the lock
-                parts = program.parts(Kind.DEVICE)
-                goals = [part.memory.device_pointer() for part in parts]
-                well = program.direct.launch([*known.places, *goals])
-            except (KeyError, MagmaDNNError, MemoryError):  # `call` finds room, or what is wrong
+                parts = program.parts_at_once()
+                places = known.places.copy()
+                for _, _, place in parts:
+                    places.append(place)
+                well = direct.launch(places)
+                if program.keeps_more and program.grows():
+                    self._shrink(program.device, most_bytes(program.device))
+            except (MagmaDNNError, MemoryError):  # `call` finds room, or what is wrong
                 return None
         return Results(parts, program.form) if well else None
 
@@ -228,15 +261,9 @@ class Programs:
             return self._turns[device]
 
     def _run(
-        self,
-        key: _Key,
-        fed: Sequence[Given],
-        kind: Kind,
-        device: int,
-        trace: Trace,
-        finite: bool,
+        self, program: _Program, fed: Sequence[Given], kind: Kind, finite: bool
     ) -> Results | None:
-        program = self._program(key, fed, trace, device)
+        device = program.device
         if program.runner is None:
             return None
         for is_last in (False, True):
@@ -264,15 +291,25 @@ class Programs:
         with self._lock:
             self._programs[key] = made
             while len(self._programs) > MOST_PROGRAMS:
-                self._programs.popitem(last=False)
+                self._forget_one()
         return made
+
+    def _forget_one(self) -> None:
+        """Forget the program that was used longest ago, or one near it."""
+        while True:
+            key, program = self._programs.popitem(last=False)
+            if not program.was_used:
+                program.direct = None  # for those that still know it
+                return
+            program.was_used = False
+            self._programs[key] = program
 
     @staticmethod
     def _results(
         program: _Program, runner: CudaRunner, fed: Sequence[Given], kind: Kind, finite: bool
     ) -> list[Part] | None:
         parts = program.parts(kind)
-        goals = [part.memory.overwritten_on_device() for part in parts]
+        goals = [place for _, _, place in parts]
         values = dict(zip(program.nodes, (x.values for x in fed), strict=True))
         well = runner.run_into(values, goals, finite)
         program.direct = runner.all_direct()
@@ -282,6 +319,7 @@ class Programs:
         """Have programs of a device give memory back, those first that were used longest ago."""
         with self._lock:
             held = [p for p in self._programs.values() if p.device == device and p.nbytes]
+            held.sort(key=lambda program: program.was_used)  # of calls at once nobody knows when
             total = sum(program.nbytes for program in held)
             for program in held:
                 if total <= most:

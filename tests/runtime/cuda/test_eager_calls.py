@@ -390,6 +390,7 @@ def test_few_programs_and_little_memory_are_kept(
         every = kept.nbytes
         assert 0 < every
         kept._programs.clear()
+        kept._shorts.clear()
         monkeypatch.setattr(programs, "most_bytes", lambda device: every // 2)
         for _ in range(2):
             for a in arrays[1:]:

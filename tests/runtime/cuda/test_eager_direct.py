@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from magmadnn.backends.cuda.engine import ArrayNode, CopyNode, MatrixNode
 from magmadnn.backends.cuda.nodes.stand_ins import stand_in
 from magmadnn.compiler.cuda.library.small import group
 from magmadnn.errors import NumericError
+from magmadnn.memory.pool import Pool
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.running.runner import CudaRunner
 from magmadnn.tensor.eager import programs
@@ -281,11 +283,11 @@ def test_results_that_are_one_value_have_memory_of_their_own(kept: Programs) -> 
         operand = there(a)
         found = kept.call("twice", [operand], (md.DEVICE, 0), trace)
         assert found is not None
-        places = {part.memory.device_pointer() for part in found.parts}
+        places = {memory.device_pointer() for memory, _, _ in found.parts}
         assert len(places) == 3 and operand.memory.device_pointer() not in places
-        for part, wanted in zip(found.parts, (a @ a, a @ a, a), strict=True):
+        for (memory, _, _), wanted in zip(found.parts, (a @ a, a @ a, a), strict=True):
             values = md.memory.MemoryManager(36, "float64", "HOST")
-            values.copy_from(part.memory)
+            values.copy_from(memory)
             np.testing.assert_allclose(values.host().reshape(6, 6), wanted, atol=1e-12)
 
 
@@ -333,11 +335,13 @@ def test_memory_is_less_than_with_copies_and_is_given_back(
         L.cholesky(there(a @ a.T))
         lean = kept.nbytes
         kept._programs.clear()
+        kept._shorts.clear()
         with monkeypatch.context() as patch:
             patch.setattr(CudaRunner, "direct", lambda self, operands, finite: None)
             L.cholesky(there(a @ a.T))
             assert kept.nbytes - lean > 1.9 * a.nbytes  # operand and result
         kept._programs.clear()
+        kept._shorts.clear()
         monkeypatch.setattr(programs, "most_bytes", lambda device: 0)
         for _ in range(3):
             np.testing.assert_allclose(L.inv(operand).read(), np.linalg.inv(a), atol=1e-10)
@@ -369,4 +373,43 @@ def test_python_does_little_in_a_call(
         finally:
             sys.setprofile(None)
             gc.enable()
-        assert len(entered) <= 130, entered  # 300 where it is looked up in full
+        assert len(entered) <= 80, entered  # 300 where it is looked up in full
+
+
+def test_memory_of_results_is_taken_again_only_where_nobody_has_it(
+    device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = square(9, 9), square(9, 9)
+    x, y = there(a), there(b)
+
+    def place(t: md.Tensor) -> int:
+        return t.memory.device_pointer()
+
+    md.ops.matmul(x, x)
+    first = md.ops.matmul(x, y)
+    other = md.ops.matmul(y, x)
+    at, version = place(other), other.memory.version
+    assert place(first) != at
+    del first, other
+    with monkeypatch.context() as without:
+        without.setattr(Pool, "lend", lambda *a: pytest.fail("memory was lent"))
+        again = md.ops.matmul(x, y)
+    assert place(again) == at and again.memory.version != version
+    part = again[1:, ::2]  # what has a part of it has it
+    del again
+    third = md.ops.matmul(y, y)
+    assert place(third) != at
+    np.testing.assert_allclose(part.read(), (a @ b)[1:, ::2], atol=1e-12)
+    lent = third.__cuda_array_interface__["data"][0]  # whoever got this may write there for ever
+    del third, part
+    fourth = md.ops.matmul(x, y)
+    assert place(fourth) != lent
+    watch, gone = weakref.ref(fourth.memory), place(fourth)
+    del fourth
+    assert (watch() is None) or place(md.ops.matmul(x, y)) != gone
+    kept._programs.clear()
+    kept._shorts.clear()
+    monkeypatch.setattr(programs, "MOST_KEPT", 0)
+    md.ops.matmul(x, x)
+    dead = weakref.ref(md.ops.matmul(x, x).memory)
+    assert dead() is None

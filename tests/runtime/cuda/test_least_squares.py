@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from magmadnn.backends.cuda.engine import MatrixNode
 from magmadnn.errors import DeviceError, NumericError, OutOfMemoryError, ShapeError
 from magmadnn.linalg import least_squares
 from magmadnn.memory import MemoryManager
+from magmadnn.tensor.eager import programs
 from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
 from tests.runtime.cuda.test_eager_calls import there
 
@@ -62,26 +63,30 @@ def check(a: np.ndarray, b: np.ndarray, rcond: float | None = None) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("of_a", "of_b"), SHAPES)
-def test_full_rank_is_by_qr_and_less_by_singular_vectors(
+def test_full_rank_is_by_products_and_less_by_ranges_where_they_prove_it(
     of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: str, device: Emulator, by_values: list[int]
 ) -> None:
     a, b = RNG.normal(size=of_a).astype(dtype), RNG.normal(size=of_b).astype(dtype)
     check(a, b)
     assert not by_values
-    one = (0,) * (a.ndim - 2)  # a single one of a stack
+    one = (0,) * (a.ndim - 2)  # a single one of a stack, whose others have full rank
     low = a.copy()
     low[(*one, slice(None), 1)] = low[(*one, slice(None), 0)]
     check(low, b)
-    assert len(by_values) == 1
-    low[(*one, slice(None), 1)] = 0  # R then has a 0 on its diagonal
+    assert len(by_values) == (a.ndim > 2)
+    low[(*one, slice(None), 1)] = 0
     check(low, b)
-    assert len(by_values) == 2
+    assert len(by_values) == 2 * (a.ndim > 2)
+    low[..., 1] = 2 * low[..., 0]
+    check(low, b)
+    assert len(by_values) == 2 * (a.ndim > 2)
+    by_values.clear()
     check(np.zeros_like(a), b)
     s = np.linalg.svd(a, compute_uv=False)
     check(a, b, float((s[..., -1] / s[..., 0]).min()) * 1.5)  # the limit decides
-    assert len(by_values) == 4
+    assert len(by_values) == 2
     check(a, b, float((s[..., -1] / s[..., 0]).min()) * 0.5)
-    assert len(by_values) == 4
+    assert len(by_values) == 2
 
 
 def test_wide_and_complex_matrices_are_by_singular_vectors(
@@ -102,17 +107,106 @@ def test_what_is_wrong_is_said_of_lstsq(device: Emulator) -> None:
         md.linalg.lstsq(there(RNG.normal(size=(6, 4))), there(RNG.normal(size=(5, 1))))
 
 
-def test_one_decomposition_gives_x_and_singular_values(device: Emulator) -> None:
+def functions_of(device: Emulator) -> list[str]:
+    """What libraries were called for."""
+    nodes = [node for replay in device.replays for node in replay.nodes]
+    return [node.function for node in nodes if isinstance(node, MatrixNode)]
+
+
+def test_one_decomposition_gives_x_and_singular_values(
+    device: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(least_squares, "_MOST_MIXED", 39)
     a = RNG.normal(size=(40, 40))
     a[:, 1] = a[:, 0]
     md.linalg.lstsq(there(a), there(a[:, :1]))
-    functions = [
-        node.function
-        for replay in device.replays
-        for node in replay.nodes
-        if isinstance(node, MatrixNode)
-    ]
-    assert functions == ["gesdd"]
+    assert functions_of(device) == ["gesdd"]
+
+
+# --- of low rank ----------------------------------------------------------------------------------
+
+
+def of_rank(m: int, n: int, values: Sequence[float]) -> np.ndarray:
+    """A matrix with some singular values, and zeros."""
+    k = len(values)
+    left, right = (np.linalg.qr(RNG.normal(size=(size, k)))[0] for size in (m, n))
+    return np.asarray((left * values) @ right.T)
+
+
+@pytest.mark.parametrize("kind", ["equal", "halves", "few", "graded", "one", "small"])
+def test_solutions_of_low_rank_are_as_exact_as_by_singular_vectors(
+    kind: str, device: Emulator, by_values: list[int]
+) -> None:
+    """Within eps (cond |x| + cond |b| / |A| + cond^2 |r| / |A|), as a change of A by eps |A| moves x."""
+    m, n = 61, 37
+    a = RNG.normal(size=(m, n))
+    values = {"few": [3.0, 2.0, 1.0], "graded": np.geomspace(1, 1e-4, 20), "one": [5.0]}
+    if kind in values:
+        a = of_rank(m, n, values[kind])
+    elif kind == "halves":
+        a[:, 20:] = a[:, :17]
+    else:
+        a[:, 1] = a[:, 0] * (1e-90 if kind == "small" else 1)
+        a *= 1e-70 if kind == "small" else 1
+    b = RNG.normal(size=(m, 2))
+    x, residuals, rank, s = (np.asarray(t.read()) for t in md.linalg.lstsq(there(a), there(b)))
+    u, wanted, v = np.linalg.svd(a, full_matrices=False)
+    eps = np.finfo(float).eps
+    k = int((wanted > eps * m * wanted[0]).sum())
+    exact = v[:k].T @ ((u[:, :k].T @ b) / wanted[:k, None])
+    left = a @ exact - b
+    cond, size = wanted[0] / wanted[k - 1], np.linalg.norm
+    unit = eps * (
+        cond * size(exact) + cond * size(b) / wanted[0] + cond**2 * size(left) / wanted[0]
+    )
+    assert rank == k < n and size(x - exact) < 10 * unit
+    np.testing.assert_allclose(residuals, (left**2).sum(0), rtol=1e-10)
+    np.testing.assert_allclose(s, wanted, atol=30 * n * eps * wanted[0])
+    assert not by_values
+
+
+@pytest.mark.parametrize("value", [0.3, 0.9, 1.1, 3.0])
+def test_what_lies_near_the_limit_is_left_to_singular_values(
+    value: float, device: Emulator, by_values: list[int]
+) -> None:
+    """One value near the limit, from both sides: the rank is NumPy's, whoever finds it."""
+    a = of_rank(40, 20, [1.0, 0.9, 0.8, value * 1e-9])
+    b = RNG.normal(size=(40, 1))
+    rank = int(md.linalg.lstsq(there(a), there(b), 1e-9).rank.read())
+    assert rank == 3 + (value > 1) == np.linalg.lstsq(a, b, 1e-9)[2]
+    assert len(by_values) == (0.5 < value)
+
+
+def test_ways_follow_what_answered_last_and_give_the_same_bits(
+    device: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for name in ("_by_products", "by_ranges"):
+        original = getattr(least_squares, name)
+
+        def counted(*args: Any, name: str = name, original: Any = original) -> Any:
+            calls.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(least_squares, name, counted)
+    full, b = RNG.normal(size=(23, 11)), RNG.normal(size=(23, 1))
+    low = full.copy()
+    low[:, 1] = low[:, 0]
+    first = [md.linalg.lstsq(there(a), there(b)).x.read() for a in (full, low)]
+    assert calls == ["_by_products", "_by_products", "by_ranges"]
+    calls.clear()
+    again = [md.linalg.lstsq(there(a), there(b)).x.read() for a in (low, full, full)]
+    assert calls == ["by_ranges", "by_ranges", "_by_products", "_by_products"]
+    for found, wanted in zip(again, (first[1], first[0], first[0]), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_late_values_of_low_rank_are_those_of_the_call(device: Emulator) -> None:
+    a = of_rank(12, 7, [2.0, 1.0])
+    operand = there(a)
+    found = md.linalg.lstsq(operand, there(a[:, :1]))
+    operand[:] = 5.0
+    np.testing.assert_allclose(found.s.read(), np.linalg.svd(a)[1], atol=1e-14)
 
 
 # --- by products ----------------------------------------------------------------------------------
@@ -192,9 +286,9 @@ def test_corrections_bring_back_the_digits_that_products_lose(
     device: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = []
-    for corrections in (0, least_squares._CORRECTIONS):
+    for corrections in (0, least_squares.CORRECTIONS):
         with monkeypatch.context() as changed:
-            changed.setattr(least_squares, "_CORRECTIONS", corrections)
+            changed.setattr(least_squares, "CORRECTIONS", corrections)
             rows = 24 + corrections  # programs are kept by shapes
             a, x = conditioned(rows, 8, 1e5), np.ones((8, 1))
             found = least_squares._by_products(there(a), there(a @ x), 1e-14)[0]
@@ -312,7 +406,8 @@ def test_factors_are_freed_with_the_values_or_once_these_are_known(
         return original(lower, second, dtype)
 
     monkeypatch.setattr(least_squares, "_values_later", kept)
-    a, b = there(RNG.normal(size=(9, 4))), there(RNG.normal(size=(9, 2)))
+    monkeypatch.setattr(programs, "MOST_KEPT", 0)  # bytes of results that programs keep
+    a, b = there(RNG.normal(size=(19, 5))), there(RNG.normal(size=(19, 3)))
     for reads in (True, False):
         found = md.linalg.lstsq(a, b)
         assert all(one() is not None for one in factors)

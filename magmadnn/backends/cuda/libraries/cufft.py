@@ -30,6 +30,7 @@ class Transforms:
     def __init__(self, library: Any, stream: int) -> None:
         self._library, self._stream, self._caller = library, stream, Caller()
         self._plans: dict[object, tuple[int, int]] = {}  # handles, and bytes of their workspace
+        self._areas: dict[int, int] = {}  # workspaces that plans know, by their handles
 
     def workspace(self, node: FourierNode) -> int:
         """Bytes that a transform wants for itself."""
@@ -37,12 +38,18 @@ class Transforms:
 
     def call(self, node: FourierNode) -> None:
         """Give the stream a transform."""
-        plan = c_int(self._plan(node)[0])
-        begin = self._caller.begin
-        begin(self._library, "cufftSetWorkArea", plan, c_void_p(node.workspace))
+        handle = self._plan(node)[0]
+        plan, begin = c_int(handle), self._caller.begin
+        begin(self, "_settle", handle, node.workspace)
         direction = [c_int(_INVERSE if node.inverse else _FORWARD)] if node.kind == "c2c" else []
         places = c_void_p(node.source), c_void_p(node.result)
         begin(self._library, _CALLS[node.kind][node.double], plan, *places, *direction)
+
+    def _settle(self, handle: int, workspace: int) -> None:
+        """Have a plan know its workspace, if it knows another one."""
+        if self._areas.get(handle) != workspace:
+            self._caller.ask(self._library, "cufftSetWorkArea", c_int(handle), c_void_p(workspace))
+            self._areas[handle] = workspace
 
     def recorded(self, node: FourierNode) -> list[RecordedCall]:
         """What `call` calls of the library, to be called later."""

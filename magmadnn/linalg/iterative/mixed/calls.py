@@ -10,13 +10,15 @@ from typing import Any
 from magmadnn.backends.cuda import _driver as driver
 from magmadnn.errors import DeviceError
 
-from .kernels import BLOCK, BLOCKS, TEXT, THREADS
+from .kernels import BLOCK, BLOCKS, PANEL, TEXT, THREADS
 
 _DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LARGER_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _AS_IT_IS, _TURNED = c_int(0), c_int(1)  # CUBLAS_OP_N, CUBLAS_OP_T
 _FLOAT, _HALF = c_int(0), c_int(2)  # CUDA_R_32F, CUDA_R_16F
 _IN_FLOAT, _ANY = c_int(68), c_int(-1)  # CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT
+# Blocks of clusters that factorise panels of few rows: they wait less for each other, and find room sooner.
+FEWER_BLOCKS = (1, 2, 4, 8)
 _OF_SUBSTITUTE = 512  # threads of a block, of which each multiprocessor has one
 
 # What sgemm is given, so that plain numbers may be: there are hundreds of calls.
@@ -33,11 +35,12 @@ def _place_of(value: float) -> Any:
 
 
 @lru_cache
-def _module(device: int, width: int) -> Any:
+def _module(device: int, width: int, blocks: int) -> Any:
+    """All kernels where a panel has most blocks, else the one that factorises a panel."""
     import cupy
 
-    options = (f"-DWIDTH={width}", f"-DROWS={32 // width}")
-    return cupy.RawModule(code=TEXT, options=options)
+    options = (f"-DWIDTH={width}", f"-DROWS={32 // width}", f"-DCLUSTER={blocks}")
+    return cupy.RawModule(code=TEXT if blocks == BLOCKS else PANEL, options=options)
 
 
 class Calls:
@@ -52,19 +55,23 @@ class Calls:
 
     def __init__(self, cupy: Any, device: int, width: int, stream: Any) -> None:
         self.stream, self.width = stream, width
-        module = _module(device, width)
+        module = _module(device, width, BLOCKS)
         self._functions = {
             name: module.get_function(name).kernel
             for name in (
-                "panel", "exchange", "split_left", "split_right", "invert_lower", "invert_upper",
-                "substitute", "narrow",
+                "exchange", "split_left", "split_right", "invert_lower", "invert_upper", "substitute",
+                "narrow",
             )
         }  # fmt: skip
-        panel = self._functions["panel"]
         self._staged = 32 * (width + 4) * 4  # bytes of a warp
         most = self._staged * (THREADS // 32)
-        for attribute, value in ((_DYNAMIC_SHARED_BYTES, most), (_LARGER_CLUSTERS, 1)):
-            driver.call("cuFuncSetAttribute", c_void_p(panel.ptr), c_int(attribute), c_int(value))
+        for blocks in (*FEWER_BLOCKS, BLOCKS):
+            panel = _module(device, width, blocks).get_function("panel").kernel
+            self._functions[f"panel {blocks}"] = panel
+            for attribute, value in ((_DYNAMIC_SHARED_BYTES, most), (_LARGER_CLUSTERS, 1)):
+                driver.call(
+                    "cuFuncSetAttribute", c_void_p(panel.ptr), c_int(attribute), c_int(value)
+                )
         self._integer, self._single = cupy.int32, cupy.float32
         self._processors = cupy.cuda.Device(device).attributes["MultiProcessorCount"]
         cupy.cuda.device.get_cublas_handle()  # CuPy loads the library with the first call
@@ -103,10 +110,11 @@ class Calls:
 
     def panel(self, a: int, ld: int, rows: int, moves: int, wrong: int) -> None:
         """Factorise a panel of so many rows."""
-        each = BLOCKS * (32 // self.width)
-        threads = min(-(-rows // (each * 32)) * 32, THREADS)
+        of_thread = 32 // self.width
+        blocks = next((b for b in FEWER_BLOCKS if b * THREADS * of_thread >= rows), BLOCKS)
+        threads = min(-(-rows // (blocks * of_thread * 32)) * 32, THREADS)
         self._launch(
-            "panel", BLOCKS, threads, a, ld, self._integer(rows), moves, wrong,
+            f"panel {blocks}", blocks, threads, a, ld, self._integer(rows), moves, wrong,
             shared=self._staged * (threads // 32),
         )  # fmt: skip
 

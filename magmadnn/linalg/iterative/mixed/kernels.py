@@ -1,21 +1,21 @@
 """Kernels of an elimination in float32 whose products run in float16: panels, exchanges, halves, inverses.
 
-Matrices lie row by row. A panel is `WIDTH` columns wide; `ROWS * WIDTH` is 32, numbers of a thread.
+Matrices lie row by row. A panel is `WIDTH` columns wide; `ROWS * WIDTH` is 32, numbers of a thread. A cluster
+of `CLUSTER` blocks factorises it.
 """
 
 from __future__ import annotations
 
 BLOCK = 512  # columns between two products of the whole rest
-BLOCKS = 16  # of a cluster, which factorises a panel
+BLOCKS = 16  # of a cluster, which factorises a panel, at most
 THREADS = 1024  # of each, at most
 STEP = 128  # integers that say which rows a panel exchanges
 
-TEXT = r"""
+PANEL = r"""
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef long long i64;
 #define BLOCK 512
-#define CLUSTER 16
 #define PITCH (WIDTH + 4)
 #define FULL 0xffffffffu
 
@@ -32,8 +32,12 @@ __device__ __forceinline__ void put(u32 place, u32 word) {
 }
 
 __device__ __forceinline__ void together() {
+#if CLUSTER > 1
   asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
                "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
 }
 
 // --- a panel -------------------------------------------------------------------------------------
@@ -185,7 +189,11 @@ panel(float *a, i64 ld, int m, int *moves, int *wrong) {
     __syncwarp();
   }
 }
+"""
 
+TEXT = (
+    PANEL
+    + r"""
 // --- exchanges -----------------------------------------------------------------------------------
 
 // A thread for each column from `begin` up to `end`, but for `gap` of them from `hole` on: does the exchanges
@@ -421,3 +429,4 @@ extern "C" __global__ void narrow(
   }
 }
 """
+)

@@ -110,7 +110,7 @@ class Instance:
 
     def can_specialise(self) -> bool:
         """Whether a kernel for given sizes can take the place of several launches from now on."""
-        return any(kernel.is_there(1) for kernel in self._coming)
+        return bool(self._coming) and any(kernel.is_there(1) for kernel in self._coming)
 
     def listing(self) -> str:
         """The launches of a run, graph by graph, with what each waits for."""
