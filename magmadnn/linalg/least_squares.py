@@ -38,7 +38,6 @@ from magmadnn.ops import (
     matmul,
     real,
     reciprocal,
-    sqrt,
     squeeze,
     where,
 )
@@ -63,9 +62,9 @@ from ._matrices import (
 )
 from ._operands import operand, operands
 from .factorisation import cholesky
-from .low_ranks import AWAY, CORRECTIONS, FULL, ROUNDED, all_hold, by_ranges, squares
 from .orthogonal import decomposed as reflections
 from .singular_values import parts_of, singular, singular_now, svdvals, values_of
+from .tall import FULL, LOW, UNKNOWN, all_hold, by_products, by_ranges
 from .triangular import solve_triangular
 
 
@@ -345,16 +344,18 @@ def _of_gpu(a: Tensor, b: Tensor, rcond: float | None) -> LstsqResult | None:
     if was_low and (low := _of_low_rank(a, b, rcond)) is not None:
         return low
     _LAST_LOW.discard(sizes)
-    rank_is = _LOW
+    rank_is = LOW
     with suppress(NumericError, ShapeError, ArgumentError):  # which `_by_values` raises too
         try:
-            x, residuals, rank, lower, second, known_of_rank = _by_products(a, b, rcond)
+            x, residuals, rank, lower, second, known_of_rank = by_products(
+                a, b, settled_rcond("lstsq", a, rcond)
+            )
             rank_is = known_of_rank.item()
         except OutOfMemoryError:  # the other ways need less
-            rank_is = _UNKNOWN
-        if rank_is == _FULL:
+            rank_is = UNKNOWN
+        if rank_is == FULL:
             return LstsqResult(x, residuals, rank, _values_later(lower, second, a.dtype))
-        if rank_is == _UNKNOWN:
+        if rank_is == UNKNOWN:
             *found, is_full = _by_reflections(a, b, rcond)
             return LstsqResult(*found) if is_full.item() else None
     low = None if was_low else _of_low_rank(a, b, rcond)
@@ -378,65 +379,11 @@ def _of_low_rank(a: Tensor, b: Tensor, rcond: float | None) -> LstsqResult | Non
     return None
 
 
-# Of the largest number of A^T A, so that its factor exists more often.
-_SHIFT = 8 * float(np.finfo(np.float64).eps)
-# Conditions from which on the rank is taken to be low, since the shift hides what is above them.
-_HIDDEN = 3e6
-_LEAST_LOW = 4  # of 1 / rcond: the same, where that is less
-
 _MOST_MIXED = 2048  # columns of matrices of low rank that ranges are tried for
 _MOST_SIZES = 1000
 _LAST_LOW: set[tuple[object, ...]] = (
     set()
 )  # sizes of operands of which the last ones had a low rank
-
-_LOW, _UNKNOWN, _FULL = -1, 0, 1  # what is known of the ranks
-
-
-@on_gpu("a", "b")
-def _by_products(a: Any, b: Any, rcond: float | None) -> tuple[Any, ...]:
-    """`x`, `residuals` and `rank` of `lstsq`; L and Q^T Q, which give `s`; and `_FULL`, `_UNKNOWN` or `_LOW`.
-
-    All are valid only with `_FULL`.
-
-    With L L^T = A^T A, nearly, and Q = A L^-T: X = L^-T Q^T B, corrected by what its residuals give, in
-    float64. Each step leaves |Q^T Q - I| of the error, so that X is as exact as by QR: Bjoerck, Stability
-    analysis of the method of seminormal equations for linear least squares problems, 1987. The rank is full
-    where 1 / |L^-1| is far above rcond |A|: with bounds of both norms, which are no estimates. Numbers that
-    are not finite, and those whose squares are not, make no full rank.
-    """
-    if isinstance(a, Tensor):  # the device cannot do it
-        raise NumericError("lstsq: products are for the device alone")
-    limit, n = settled_rcond("lstsq", a, rcond), a.shape[-1]
-    right = expand_dims(b, -1) if b.ndim == 1 else b
-    wide, sides, one = cast(a, "float64"), cast(right, "float64"), np.eye(n)
-    gram = matmul(transposed(wide), wide)
-    size = max_(gram, axis=(-2, -1), keepdims=True)
-    size = where(equal(size, 0), 1.0, size)
-    lower = cholesky(gram + size * (_SHIFT * one))
-    inverse = solve_triangular(lower, one, lower=True)
-    q = solve_triangular(lower, transposed(wide), lower=True)  # [..., n, m], each a column of Q
-    second = matmul(q, transposed(q))
-    x = matmul(transposed(inverse), matmul(q, sides))
-    for _ in range(CORRECTIONS):
-        x = x + matmul(transposed(inverse), matmul(q, sides - matmul(wide, x)))
-    # The fourth power of |A| |L^-1|, or more: |M|^2 is at most the Frobenius norm of M M^T.
-    small = gram / size
-    first = squares(matmul(inverse, transposed(inverse)) * size)
-    condition = first * sqrt(squares(matmul(small, small)))
-    most = min(ROUNDED / (n * np.finfo(np.float64).eps), FULL / max(limit, 1e-30))
-    near = less_equal(squares(second - one), AWAY**2)  # False for NaN, as all that follow
-    is_good = all_hold(near, less_equal(condition, most**4))
-    rank, left = is_good * np.int64(n), matmul(wide, x) - sides
-    residuals = sum_(left * left, axis=-2)
-    ends = less_equal(residuals, np.finfo(np.float64).max)
-    least = min(_HIDDEN, _LEAST_LOW / max(limit, 1e-30))
-    is_low = max_(where(greater(condition, least**4), np.int64(1), np.int64(0)))
-    known_of_rank = min_(is_good) * min_(all_hold(ends)) - is_low
-    if b.ndim == 1:
-        x, residuals = squeeze(x, axis=-1), squeeze(residuals, axis=-1)
-    x, residuals = cast(x, a.dtype), cast(residuals, a.dtype)
-    return x, residuals, rank, lower, second, known_of_rank
 
 
 def _values_later(lower: Tensor, second: Tensor, dtype: np.dtype[Any]) -> Tensor:

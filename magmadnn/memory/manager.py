@@ -46,8 +46,7 @@ class MemoryManager:
         size: number of elements, at least 0.
         dtype: element type (see `magmadnn.memory.DTYPES`).
         kind: HOST, DEVICE, MANAGED or CUDA_MANAGED (see `Kind`).
-        device: number of the device, counted from 0. HOST does not use it, and MANAGED not before its
-            first use there.
+        device: its number, from 0. HOST does not use it, and MANAGED not before its first use there.
         zeroed: False for who writes all elements before anybody reads one: they hold anything then.
 
     Raises:
@@ -105,8 +104,8 @@ class MemoryManager:
             size: number of elements.
             dtype: element type.
             device: number of the device.
-            make: gives memory of the same size, dtype and device, which becomes this one. It is called once,
-                by the first who wants an address; where it raises an error, the next one calls it again.
+            make: gives such memory, which becomes this one; called by the first who wants an address, and again
+                by the next one where it raises an error.
         """
         self = cls.__new__(cls)
         self._size, self._dtype, self._frame = size, dtype, None

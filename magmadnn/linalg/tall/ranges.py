@@ -9,6 +9,9 @@ import numpy as np
 
 from magmadnn.errors import NumericError
 from magmadnn.graph.op import Array
+from magmadnn.linalg._matrices import diagonal, transposed, with_diagonal
+from magmadnn.linalg.factorisation import cholesky
+from magmadnn.linalg.triangular import solve_triangular
 from magmadnn.ops import (
     cast,
     equal,
@@ -29,30 +32,11 @@ from magmadnn.ops.movement import copy
 from magmadnn.tensor import Tensor
 from magmadnn.tensor.on_gpu import on_gpu
 
-from ._matrices import diagonal, transposed, with_diagonal
-from .factorisation import cholesky
-from .triangular import solve_triangular
+from .products import AWAY, BELOW, CORRECTIONS, ROUNDED, all_hold, squares
 
-AWAY = 1e-4  # of Q^T Q from I, so that each correction leaves as much of what x is away
-CORRECTIONS = 3
-ROUNDED = 1e-5  # how far the inverse of a triangle times it may be from I
-FULL = 0.45  # of 1 / rcond are conditions for which singular values count beyond doubt
 _SHIFT = 4 * float(np.finfo(np.float64).eps)  # of |A^T A|, above what its factors are rounded by
 _NOTHING = 0.5  # of rcond times the largest are singular values that do not count, beyond doubt
 _STEPS = 3, 2  # towards orthonormal rows, from 0.1 and from 1e-4
-
-
-def all_hold(*conditions: Any) -> Any:
-    """1 where all of them hold, else 0."""
-    found: Any = np.int64(1)
-    for condition in conditions:
-        found = where(condition, found, np.int64(0))
-    return found
-
-
-def squares(x: Any) -> Any:
-    """Sums of squares of matrices, of their dtype."""
-    return sum_(x * x, axis=(-2, -1))
 
 
 @lru_cache(maxsize=4)
@@ -132,7 +116,7 @@ def by_ranges(a: Any, b: Any, limit: float) -> tuple[Any, ...]:
     condition = (
         squares(matmul(inverse, transposed(inverse)) * total) * (most / total[..., 0, 0]) ** 2
     )
-    known = min(ROUNDED / (n * np.finfo(np.float64).eps), FULL / max(limit, 1e-30))
+    known = min(ROUNDED / (n * np.finfo(np.float64).eps), BELOW / max(limit, 1e-30))
     is_known = all_hold(
         less_equal(squares(matmul(third, transposed(third)) - with_diagonal(counts)), AWAY**2),
         less_equal(condition, known**4),
