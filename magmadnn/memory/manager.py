@@ -104,8 +104,8 @@ class MemoryManager:
             size: number of elements.
             dtype: element type.
             device: number of the device.
-            make: gives such memory, which becomes this one; called by the first who wants an address, and again
-                by the next one where it raises an error.
+            make: gives such memory, which becomes this one; the first who wants an address calls it, and the
+                next one again where it raises an error.
         """
         self = cls.__new__(cls)
         self._size, self._dtype, self._frame = size, dtype, None
