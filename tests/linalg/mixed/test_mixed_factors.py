@@ -116,7 +116,8 @@ def test_what_float32_cannot_factorise_is_left_to_others() -> None:
 @pytest.mark.parametrize("width", [32, pytest.param(16, marks=pytest.mark.long), 8])
 def test_cudas_compiler_takes_the_text(width: int) -> None:
     options = ["-arch=sm_90", f"-DWIDTH={width}", f"-DROWS={32 // width}"]
-    assert compiled(kernels.TEXT, 13, options)[0]
+    assert compiled(kernels.TEXT, 13, [*options, f"-DCLUSTER={kernels.BLOCKS}"])[0]
+    assert compiled(kernels.PANEL, 13, [*options, "-DCLUSTER=1"])[0]
 
 
 def test_wide_matrices_have_narrow_panels() -> None:
