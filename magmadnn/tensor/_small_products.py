@@ -21,7 +21,10 @@ def product_of_stacks(x: Array, w: Array) -> Array | None:
     if x.dtype.char not in "fd" or x.dtype != w.dtype or min(x.ndim, w.ndim) < 2:
         return None
     (m, k), n = x.shape[-2:], w.shape[-1]
-    count = math.prod(np.broadcast_shapes(x.shape[:-2], w.shape[:-2]))
+    leading = x.shape[:-2]
+    if w.shape[:-2] != leading:
+        leading = np.broadcast_shapes(leading, w.shape[:-2])
+    count = math.prod(leading)
     if not 0 < min(m, k, n) <= max(m, k, n) <= _LARGEST or count * (m * k * n + _CALL) < _LEAST:
         return None
     if count == 1 or not (x.flags.c_contiguous and w.flags.c_contiguous):

@@ -28,6 +28,8 @@ def write_gemm(arguments: LibraryArguments, matrix: Value) -> None:
     lanes = code.target.lanes(item_bytes(item))
     rows, columns, inner = arguments.rows, arguments.columns, arguments.width
     if arguments.known:
+        # a row of few columns fills a narrower vector, of which a processor may compute two at a time
+        lanes = min(lanes, 1 << (int(arguments.known[2]) - 1).bit_length())
         rows, inner, columns = (code.lift(int(size), I64) for size in arguments.known[:3])
     chains = 16 if code.target.vector_registers >= 32 else 8  # sums at once, of the registers
     a, b = arguments.operand(0, matrix), arguments.operand(1, matrix)
@@ -63,7 +65,11 @@ def write_gemm(arguments: LibraryArguments, matrix: Value) -> None:
                     else:
                         result.put(place, total.value, mask)
 
-        in_blocks(code, 0, rows, chains // vectors, block)
+        most = chains // vectors
+        rest = int(arguments.known[0]) % most if arguments.known else 0
+        in_blocks(code, 0, rows - rest, most, block)
+        if rest:  # row by row, each would read the second operand again
+            block(rows - rest, rest)
 
     wide = columns // (lanes * _VECTORS) * (lanes * _VECTORS)
     whole = columns // lanes * lanes

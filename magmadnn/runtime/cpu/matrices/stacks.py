@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,9 @@ def on_stack(
     Returns:
         [..., *matrix]; None where the function is not there, or finds something wrong.
     """
-    leading = np.broadcast_shapes(*(x.shape[:-2] for x in operands))
+    leading = _leading_of(operands)
     packed = [_packed(x, leading) for x in operands]
-    kernel = Library(function, packed[0].dtype.name, len(packed), settings, known)
+    kernel = _kernel(function, packed[0].dtype, len(packed), settings, known)
     if function_of(kernel) is None:
         return None
     shapes = tuple(x.shape[-2:] for x in packed)
@@ -72,6 +73,24 @@ def on_stack(
     return result if found.run(packed, result) else None
 
 
+def _leading_of(operands: Sequence[Array]) -> tuple[int, ...]:
+    """The axes in front of matrices, of all operands together."""
+    first, *others = (x.shape[:-2] for x in operands)
+    return first if all(one == first for one in others) else np.broadcast_shapes(first, *others)
+
+
+@lru_cache(maxsize=4 * _KEPT)
+def _kernel(
+    function: str,
+    dtype: np.dtype[Any],
+    count: int,
+    settings: tuple[bool, ...],
+    known: tuple[int, ...],
+) -> Library:
+    """One of each: to make it takes time."""
+    return Library(function, dtype.name, count, settings, known)
+
+
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Memory of a result: large ones from what is kept, since new pages take longer than small matrices."""
     nbytes = math.prod(shape) * dtype.itemsize
@@ -83,11 +102,12 @@ def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def _packed(x: Array, leading: tuple[int, ...]) -> Array:
     """The operand row by row, as many matrices as the result has, or one that serves all."""
-    if all(size == 1 for size in x.shape[:-2]):
+    if math.prod(x.shape[:-2]) == 1:
         x = x.reshape(x.shape[-2:])
     elif x.shape[:-2] != leading:
         x = np.broadcast_to(x, (*leading, *x.shape[-2:]))
-    return np.require(x, requirements=("C", "ALIGNED"))
+    flags = x.flags
+    return x if flags.c_contiguous and flags.aligned else np.require(x, None, ("C", "ALIGNED"))
 
 
 class _Program:
@@ -127,7 +147,7 @@ class _Program:
 
     def run(self, operands: Sequence[Array], result: Array) -> bool:
         """Whether it went well."""
-        addresses = [x.ctypes.data for x in (*operands, result)]
+        addresses = [x.__array_interface__["data"][0] for x in (*operands, result)]
         with self._lock:
             for block in self._blocks:
                 block[self._slots] = addresses
