@@ -81,7 +81,7 @@ def timed(call: Call, wait: Callable[[], object], seconds: float) -> tuple[float
 def away(found: Any, wanted: np.ndarray, dtype: str) -> float:
     """The largest difference in eps x n of the largest element."""
     first = found if isinstance(found, md.Tensor) else found[0]
-    unit = np.finfo(dtype).eps * max(wanted.shape) * np.abs(wanted).max()
+    unit = np.finfo(dtype).eps * max(np.shape(wanted), default=1) * np.abs(wanted).max()
     return float(np.abs(np.asarray(first.read()) - wanted).max() / unit)
 
 

@@ -49,7 +49,7 @@ def on_gpu(*names: str, finite: bool = False) -> Callable[[F], F]:
 
         @wraps(function)
         def call(*args: Any, **named: Any) -> Any:
-            if _may_lie(args) or (named and _may_lie(named.values())):
+            if _lies_well(args) or _may_lie(args) or (named and _may_lie(named.values())):
                 known = known_call(function, args, named, Tensor)
                 if known is not None and (found := PROGRAMS.again(known)) is not None:
                     return _formed(holding_results(found), found.form)
@@ -62,6 +62,11 @@ def on_gpu(*names: str, finite: bool = False) -> Callable[[F], F]:
         return call  # type: ignore[return-value]  # of the same signature
 
     return decorated
+
+
+def _lies_well(args: tuple[Any, ...]) -> bool:
+    """Whether the first argument is a Tensor on a GPU, as it most often is then."""
+    return bool(args) and type(args[0]) is Tensor and args[0]._device_layout() is not None
 
 
 def _may_lie(values: Any) -> bool:

@@ -69,7 +69,12 @@ class Device:
         self._products = Products(self.lt, STREAM)
         self._functions = MatrixFunctions(self.blas, self.solver, STREAM)
         self._transforms = Transforms(self.fourier, STREAM)
-        self.inside = 0
+        self.inside, self.used = 0, 0
+        self.lock = self
+
+    def use(self) -> None:
+        assert self.inside
+        self.used += 1
 
     def __enter__(self) -> None:
         self.inside += 1
@@ -116,7 +121,8 @@ def test_stand_ins_are_no_addresses_and_no_numbers() -> None:
 def test_kernels_and_copies(calls: Driver) -> None:
     a, b = np.arange(4.0), np.zeros(4)
     kernel = KernelNode(4, (1, 2, 3), (32, 1, 1), 0, (5, stand_in(1) + 8, -1, stand_in(0)))
-    replay = Device().replay(kernel, CopyNode(stand_in(1), stand_in(0), a.nbytes))
+    device = Device()
+    replay = device.replay(kernel, CopyNode(stand_in(1), stand_in(0), a.nbytes))
     for left, right in ((a, b), (b, a)):
         left[:] = RNG.normal(size=4)
         places = [left.ctypes.data, right.ctypes.data]
@@ -124,6 +130,7 @@ def test_kernels_and_copies(calls: Driver) -> None:
         np.testing.assert_array_equal(left, right)
         assert calls.launched[-1][0] == [1, 2, 3, 32, 1, 1]
         assert calls.launched[-1][2] == [5, places[1] + 8, -1, places[0]]
+    assert device.used == 2 and not device.inside
 
 
 def test_functions_of_matrices(calls: Driver) -> None:

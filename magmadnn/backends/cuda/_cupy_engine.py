@@ -108,21 +108,26 @@ def _destroy_event(engine: CudaEngine, made: int) -> None:
 
 
 class CurrentContext:
-    """With a context, and alone; may be entered again by who is in it."""
+    """With a context, and alone; may be entered again by who is in it.
+
+    Attributes:
+        lock: who has it is alone;
+        use: makes the context that of the calling thread: both for who enters it for each launch.
+    """
 
     def __init__(self, context: int) -> None:
-        self._lock, self._use = threading.RLock(), driver.use_context(context)
+        self.lock, self.use = threading.RLock(), driver.use_context(context)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.lock.acquire()
         try:
-            self._use()
+            self.use()
         except BaseException:
-            self._lock.release()
+            self.lock.release()
             raise
 
     def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        self.lock.release()
 
 
 class CudaCalls:

@@ -79,7 +79,8 @@ class CudaReplay:
             self._patch([a for a in call.arguments if isinstance(a, c_void_p | c_uint64)])
 
     def launch(self, places: Sequence[int]) -> None:
-        with self._here:
+        with self._here.lock:
+            self._here.use()
             self._places = places
             for argument, number, behind in self._patches:
                 argument.value = places[number] + behind

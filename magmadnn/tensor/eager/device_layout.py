@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from magmadnn.backends.cuda.nodes.stand_ins import ALIGNMENT
 from magmadnn.memory import Kind, MemoryManager
 
 
@@ -14,14 +15,12 @@ class DeviceLayout(NamedTuple):
     """How the elements of a Tensor lie in DEVICE memory.
 
     Attributes:
-        layout: the same object for equal shapes, strides and dtypes.
-        place: the address of the first element, which stays as it is.
-        device: its number.
+        layout: the same object for equal shapes, strides, dtypes and devices.
+        place: the address of the first element, a multiple of `ALIGNMENT`, which stays as it is.
     """
 
     layout: object
     place: int
-    device: int
 
 
 class HasDeviceLayout:
@@ -37,7 +36,7 @@ class HasDeviceLayout:
         raise NotImplementedError
 
     def _device_layout(self) -> DeviceLayout | None:
-        """How the elements lie in DEVICE memory; None for other kinds of memory."""
+        """How the elements lie in DEVICE memory; None for other kinds, and for what is not aligned."""
         frame = self._frame
         try:
             if self._layout_there[0] is frame:
@@ -47,13 +46,15 @@ class HasDeviceLayout:
         memory, found = self._memory, None
         if memory.kind is Kind.DEVICE:
             behind = 0 if frame.size == memory.size else self.offset * memory.dtype.itemsize
-            layout = _layout(frame.shape, frame.strides, memory.dtype)
-            found = DeviceLayout(layout, memory.device_pointer() + behind, memory.device)
+            place = memory.device_pointer() + behind
+            if place % ALIGNMENT == 0:
+                layout = _layout(frame.shape, frame.strides, memory.dtype, memory.device)
+                found = DeviceLayout(layout, place)
         self._layout_there = frame, found
         return found
 
 
 @lru_cache(maxsize=4096)
-def _layout(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> object:
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int) -> object:
     """An object that stands for a layout in keys: to compare shapes and dtypes takes longer."""
     return object()

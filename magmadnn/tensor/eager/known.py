@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from magmadnn.backends.cuda.nodes.stand_ins import ALIGNMENT
-
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 
 
@@ -20,18 +18,16 @@ class Known(NamedTuple):
     Attributes:
         key: what it is known by.
         places: addresses of its operands.
-        device: number of the device that all lie on.
     """
 
     key: Hashable
     places: list[int]
-    device: int
 
 
 def known_call(
     what: Hashable, values: Sequence[Any], named: Mapping[str, Any], tensor: type
 ) -> Known | None:
-    """A call with such arguments; None where an argument is of another kind, or not aligned.
+    """A call with such arguments; None where an argument is of another kind, or has no `DeviceLayout`.
 
     Args:
         what: is called.
@@ -39,18 +35,14 @@ def known_call(
         named: plain arguments, or tuples of them.
         tensor: the class of Tensors.
     """
-    places, devices = list[int](), list[int]()
-    parts = _parts(values, tensor, places, devices)
-    settings = _parts(named.values(), None, places, devices) if named else ()
-    if parts is None or settings is None or not places:
+    places: list[int] = []
+    parts = _parts(values, tensor, places)
+    if parts is None or not places:
         return None
-    device = devices[0]
-    if len(devices) > 1 and devices.count(device) < len(devices):
-        return None
-    for place in places:
-        if place % ALIGNMENT:
-            return None
-    return Known((what, device, parts, tuple(named), settings), places, device)
+    if not named:
+        return Known((what, parts), places)
+    settings = _parts(named.values(), None, places)
+    return None if settings is None else Known((what, parts, tuple(named), settings), places)
 
 
 def with_types(argument: Any) -> Any:
@@ -60,9 +52,7 @@ def with_types(argument: Any) -> Any:
     return type(argument), argument
 
 
-def _parts(
-    values: Iterable[Any], tensor: type | None, places: list[int], devices: list[int]
-) -> tuple[Any, ...] | None:
+def _parts(values: Iterable[Any], tensor: type | None, places: list[int]) -> tuple[Any, ...] | None:
     found: list[Any] = []
     for value in values:
         kind = type(value)
@@ -70,14 +60,12 @@ def _parts(
             known = value._device_layout()
             if known is None:
                 return None
-            layout, place, device = known
-            found.append(layout)
-            places.append(place)
-            devices.append(device)
+            found.append(known[0])
+            places.append(known[1])
         elif kind in _PLAIN:
             found.append((kind, value))
         elif issubclass(kind, tuple):
-            inner = _parts(value, tensor, places, devices)
+            inner = _parts(value, tensor, places)
             if inner is None:
                 return None
             found.append((kind, inner))

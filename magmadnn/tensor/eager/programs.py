@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from magmadnn.runtime.cuda.running.runner import CudaRunner
 
 MOST_PROGRAMS = 128
-MOST_KEPT = 4 << 20  # bytes of results whose memory a program takes again
+MOST_KEPT = 64 << 20  # bytes of results whose memory a program takes again
 SHARE = 32  # of a device's memory one part of so many is kept by programs for their next calls
 
 

@@ -19,7 +19,8 @@ from magmadnn.errors import NumericError
 from magmadnn.memory.pool import Pool
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.running.runner import CudaRunner
-from magmadnn.tensor.eager import programs
+from magmadnn.tensor.eager import device_layout, programs
+from magmadnn.tensor.eager.known import Known
 from magmadnn.tensor.eager.programs import Programs, Traced
 from tests.runtime.cuda.devices import GPU, on
 from tests.runtime.cuda.emulator import EmulatedReplay, Emulator, emulated_device, needs_compiler
@@ -174,6 +175,29 @@ def test_operands_by_name_are_not_mistaken(device: Emulator, kept: Programs) -> 
         for _ in range(2):
             found = L.solve(b=there(other), a=there(one)).read()
             np.testing.assert_allclose(found, np.linalg.solve(one, other), atol=1e-13)
+
+
+def test_what_does_not_lie_as_before_is_looked_up_in_full(
+    device: Emulator, kept: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that begin 64 bytes behind others have the same shape and strides, but are not aligned."""
+    values = square(9, 8)
+    rows, seen = there(values), list[int]()
+    for _ in range(3):
+        F.rfft(rows[4:8])
+    known = kept.again
+
+    def noted(call: Known) -> Any:
+        seen.append(len(call.places))
+        return known(call)
+
+    monkeypatch.setattr(kept, "again", noted)
+    for first in (1, 4):
+        found = F.rfft(rows[first : first + 4]).read()
+        np.testing.assert_allclose(found, np.fft.rfft(values[first : first + 4]), atol=1e-13)
+    assert seen == [1]  # of the second
+    shape = (4, 8), (64, 8), np.dtype("float64")
+    assert device_layout._layout(*shape, 0) is not device_layout._layout(*shape, 1)
 
 
 def test_results_are_ordered_with_calls_and_reads(device: Emulator, kept: Programs) -> None:

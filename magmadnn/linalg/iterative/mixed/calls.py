@@ -18,7 +18,7 @@ _AS_IT_IS, _TURNED = c_int(0), c_int(1)  # CUBLAS_OP_N, CUBLAS_OP_T
 _FLOAT, _HALF = c_int(0), c_int(2)  # CUDA_R_32F, CUDA_R_16F
 _IN_FLOAT, _ANY = c_int(68), c_int(-1)  # CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT
 # Blocks of clusters that factorise panels of few rows: they wait less for each other, and find room sooner.
-FEWER_BLOCKS = (1, 2, 4, 8)
+FEWER_BLOCKS = (2, 8)
 _OF_SUBSTITUTE = 512  # threads of a block, of which each multiprocessor has one
 
 # What sgemm is given, so that plain numbers may be: there are hundreds of calls.
