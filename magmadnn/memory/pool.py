@@ -25,6 +25,7 @@ from .usage import KindReport, Report, in_units
 
 _SMALLEST = 64  # bytes
 DEFAULT_LIMIT = 1 << 30  # bytes of each kind that are kept when nobody uses them
+_SHARE = 32  # of DEVICE memory one part of so many of the device's is kept, where that is more
 
 
 class Source(Protocol):
@@ -35,8 +36,8 @@ class Source(Protocol):
         """For messages."""
         ...
 
-    def allocate(self, nbytes: int) -> Any:
-        """A block of zeros."""
+    def allocate(self, nbytes: int, zeros: bool = True) -> Any:
+        """A block: of zeros, or else of anything."""
         ...
 
     def free(self, block: Any) -> None:
@@ -72,11 +73,12 @@ class DeviceSource:
         """The device's."""
         return self.memory.name
 
-    def allocate(self, nbytes: int) -> int:
-        """The address of a block of zeros."""
+    def allocate(self, nbytes: int, zeros: bool = True) -> int:
+        """The address of a block: of zeros, or else of anything."""
         allocate = self.memory.allocate_managed if self.managed else self.memory.allocate
         address = allocate(nbytes)
-        self.zero(address, nbytes)
+        if zeros:
+            self.zero(address, nbytes)
         return address
 
     def free(self, block: int) -> None:
@@ -133,9 +135,14 @@ class Lease:
 
 
 class Pool:
-    """Blocks of one kind of memory, lent and kept."""
+    """Blocks of one kind of memory, lent and kept.
 
-    def __init__(self, kind: Kind, limit: int = DEFAULT_LIMIT) -> None:
+    Attributes:
+        kind: whose blocks.
+        limit: bytes that are kept at most; None for the default.
+    """
+
+    def __init__(self, kind: Kind, limit: int | None = None) -> None:
         self.kind, self.limit = kind, limit
         self._returns = Returns(self._take)
         self._kept: defaultdict[tuple[Source, int], list[Any]] = defaultdict(list)
@@ -156,7 +163,7 @@ class Pool:
                 self._pooled -= class_bytes
                 self._reuses += 1
             else:
-                block = self._new_block(source, class_bytes, nbytes)
+                block = self._new_block(source, class_bytes, nbytes, zeroed)
                 self._allocations += 1
             self._in_use += class_bytes
             if self._in_use > self._peak:
@@ -166,16 +173,16 @@ class Pool:
             source.zero(block, nbytes)
         return lease
 
-    def _new_block(self, source: Source, class_bytes: int, nbytes: int) -> Any:
+    def _new_block(self, source: Source, class_bytes: int, nbytes: int, zeroed: bool) -> Any:
         try:
-            return source.allocate(class_bytes)
+            return source.allocate(class_bytes, zeroed)
         except MemoryError:
             gc.collect()  # leases may hang in reference cycles
             self._returns.work_off()
             self._give_back()
             source.trim()
         try:
-            return source.allocate(class_bytes)
+            return source.allocate(class_bytes, zeroed)
         except MemoryError as error:
             free, total = source.free_and_total()
             raise OutOfMemoryError(
@@ -193,11 +200,20 @@ class Pool:
     def _take(self, returned: tuple[Source, Any, int]) -> None:
         source, block, class_bytes = returned
         self._in_use -= class_bytes
-        if self._pooled + class_bytes <= self.limit:
+        if self._pooled + class_bytes <= self._most(source):
             self._kept[source, class_bytes].append(block)
             self._pooled += class_bytes
         else:
             source.free(block)
+
+    def _most(self, source: Source) -> int:
+        """Bytes that are kept at most when a block of a source comes back."""
+        if self.limit is not None:
+            return self.limit
+        if self.kind is not Kind.DEVICE:
+            return DEFAULT_LIMIT
+        key: Any = source
+        return _device_limit(key)
 
     def _give_back(self) -> int:
         freed, self._pooled = self._pooled, 0
@@ -218,6 +234,12 @@ class Pool:
             return KindReport(
                 self.kind, self._in_use, self._peak, self._pooled, self._allocations, self._reuses
             )
+
+
+@lru_cache(maxsize=8)
+def _device_limit(source: Source) -> int:
+    """The default for a device, which is asked for its size once."""
+    return max(DEFAULT_LIMIT, source.free_and_total()[1] // _SHARE)
 
 
 @lru_cache(maxsize=1024)
@@ -246,6 +268,8 @@ def trim() -> int:
 
 def limit_pooled(kind: Kind | str, nbytes: int) -> None:
     """Keep at most `nbytes` bytes of freed blocks of one kind; gives back what is kept now.
+
+    Else 1 GiB is kept, of DEVICE a thirty-second of the memory of the GPU where that is more.
 
     Raises:
         ArgumentError: if it is no size.

@@ -129,3 +129,17 @@ def test_no_leak_on_the_device() -> None:
         MemoryManager(int(size), kind=MANAGED).device_pointer()
     memory.trim()
     assert device.free_and_total()[0] == free
+
+
+def test_a_block_above_the_limit_of_small_devices_is_lent_again() -> None:
+    nbytes, kind = (1 << 30) + (1 << 28), np.dtype("uint8")
+    if cuda.device_memory(0).free_and_total()[1] // 32 < nbytes:
+        pytest.skip("the device is too small")
+    memory.trim()
+    before, places = memory.report()[DEVICE].allocations, set()
+    for _ in range(3):
+        made = MemoryManager.of(nbytes, kind, DEVICE, 0)
+        places.add(made.device_pointer())
+        del made
+    assert len(places) == 1 and memory.report()[DEVICE].allocations == before + 1
+    memory.trim()

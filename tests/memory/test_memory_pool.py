@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from magmadnn import errors, memory
 from magmadnn.backends.cuda.simulated import simulated_devices
 from magmadnn.memory import DEVICE, HOST, MANAGED, Kind, MemoryManager
-from magmadnn.memory.pool import DEFAULT_LIMIT, size_class
+from magmadnn.memory.pool import DEFAULT_LIMIT, DeviceSource, Pool, size_class
 from magmadnn.memory.usage import in_units
 
 
@@ -76,6 +77,61 @@ def test_the_limit_bounds_what_is_kept() -> None:
         memory.limit_pooled(HOST, DEFAULT_LIMIT)
     with pytest.raises(errors.ArgumentError, match="got -1"):
         memory.limit_pooled(HOST, -1)
+
+
+class LargeDevice:
+    """Memory of a device, of addresses alone."""
+
+    name = "a large device"
+
+    def __init__(self, total: int) -> None:
+        self.total, self.freed, self.cleared = total, list[int](), list[int]()
+        self._next = 256
+
+    def allocate(self, nbytes: int) -> int:
+        self._next += nbytes
+        return self._next - nbytes
+
+    def free(self, address: int) -> None:
+        self.freed.append(address)
+
+    def fill(self, to: int, pattern: bytes, count: int) -> None:
+        self.cleared.append(to)
+
+    def free_and_total(self) -> tuple[int | None, int]:
+        return None, self.total
+
+
+@pytest.mark.parametrize(
+    ("total", "kept"), [(16 << 30, 1 << 30), (64 << 30, 2 << 30), (160 << 30, 5 << 30)]
+)
+def test_large_devices_keep_large_blocks(total: int, kept: int) -> None:
+    device: Any = LargeDevice(total)
+    for kind, most in ((DEVICE, kept), (MANAGED, DEFAULT_LIMIT)):
+        pool, source = Pool(kind), DeviceSource(device, managed=False)
+        leases = [pool.lend(source, 1 << 29, zeroed=False) for _ in range(12)]
+        there = {lease.block for lease in leases}
+        leases.clear()
+        assert pool.report().pooled == most
+        device.freed.clear()
+        again = [pool.lend(source, 1 << 29, zeroed=False) for _ in range(most >> 29)]
+        assert {lease.block for lease in again} <= there and not device.cleared
+        pool.limit = 0
+        again.clear()
+        assert len(device.freed) == most >> 29 and not pool.report().pooled
+
+
+def test_blocks_of_a_device_are_cleared_where_zeros_are_wanted() -> None:
+    device: Any = LargeDevice(1 << 30)
+    pool, source = Pool(DEVICE), DeviceSource(device, managed=False)
+    for zeroed in (False, True, True, False):  # new, again, again, again
+        device.cleared.clear()
+        lease = pool.lend(source, 1000, zeroed)
+        assert device.cleared == [lease.block] * zeroed
+        del lease
+    device.cleared.clear()
+    lease = pool.lend(source, 2000)
+    assert device.cleared == [lease.block]
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 65, 127, 128, 1000, 4097, 10**6 + 3, 2**40 + 1])
