@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -24,6 +25,8 @@ from .kinds import Kind
 from .usage import KindReport, Report, in_units
 
 _SMALLEST = 64  # bytes
+# called where memory is short, and by `trim`: what others keep without using it goes
+WHEN_SHORT: list[Callable[[], object]] = []
 DEFAULT_LIMIT = 1 << 30  # bytes of each kind that are kept when nobody uses them
 _SHARE = 32  # of DEVICE memory one part of so many of the device's is kept, where that is more
 
@@ -177,6 +180,7 @@ class Pool:
         try:
             return source.allocate(class_bytes, zeroed)
         except MemoryError:
+            _let_go()
             gc.collect()  # leases may hang in reference cycles
             self._returns.work_off()
             self._give_back()
@@ -242,6 +246,11 @@ def _device_limit(source: Source) -> int:
     return max(DEFAULT_LIMIT, source.free_and_total()[1] // _SHARE)
 
 
+def _let_go() -> None:
+    for one in WHEN_SHORT:
+        one()
+
+
 @lru_cache(maxsize=1024)
 def size_class(nbytes: int) -> int:
     """`nbytes` rounded up to one of eight sizes between powers of two: at most 1/8 is wasted."""
@@ -263,6 +272,7 @@ def report() -> Report:
 
 def trim() -> int:
     """Give all blocks that are kept for later back to the system or device; the number of bytes."""
+    _let_go()
     return sum(pool.trim() for pool in POOLS.values())
 
 

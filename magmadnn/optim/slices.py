@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,8 +39,10 @@ class StepSlices:
         settings: Settings,
         slices: BoundSlices | CudaSlices,
         data: Mapping[Node, Array],
+        inside: Callable[[Mapping[Node, Array]], Mapping[Node, Array]] = lambda values: values,
     ) -> None:
         self._step, self._settings, self._slices, self._data = step, settings, slices, data
+        self._inside = inside  # the same by the nodes that slices know
 
     @classmethod
     def made(
@@ -60,10 +62,9 @@ class StepSlices:
         if executable.device is not None:
             from magmadnn.runtime.cuda.running.kept_slices import slices_of as slices_on_device
 
-            made = slices_on_device(
-                executable.cuda, rows, values, sizes, batch_size, streams, ring_bytes
-            )
-            return None if made is None else cls(step, settings, made, rows)
+            runner = executable.cuda
+            made = slices_on_device(runner, rows, values, sizes, batch_size, streams, ring_bytes)
+            return None if made is None else cls(step, settings, made, rows, runner.inside)
         slices = slices_of(executable.native, rows, values, sizes, batch_size)
         return None if slices is None else cls(step, settings, slices, rows)
 
@@ -73,7 +74,7 @@ class StepSlices:
         They stay as they are until this thread has called `settle`.
         """
         if not isinstance(self._slices, BoundSlices):  # those read where the data lies
-            self._slices.data.renew(self._data, first, last)
+            self._slices.data.renew(self._inside(self._data), first, last)
 
     def settle(self) -> None:
         """Return once all that this thread has told of is where it is needed."""
@@ -88,7 +89,7 @@ class StepSlices:
         """
         if isinstance(self._slices, BoundSlices):
             return self._slices.run(order, self._values(count), follows)
-        return self._slices.run(order, self._values(count))
+        return self._slices.run(order, self._inside(self._values(count)))
 
     def launch(self, order: Array, count: int) -> PendingSlice | None:
         """Begin with such batches on a device, also while those before are on their way; or None.
@@ -100,7 +101,7 @@ class StepSlices:
         if isinstance(self._slices, BoundSlices) or not fixed:
             return None
         try:
-            return self._slices.launch(order, self._values(count))
+            return self._slices.launch(order, self._inside(self._values(count)))
         except OutOfMemoryError:
             return None
 

@@ -226,7 +226,7 @@ class Executable:
     def prepare(self, sizes: Mapping[str, int]) -> None:
         """On a device: compile, and choose the libraries' algorithms, for these sizes before they are run."""
         if self.executor == "native" and self.device is not None:
-            self.cuda.instance(sizes).prepare()
+            self.cuda.prepare(sizes)
 
     def _has_run(self, sizes: Mapping[str, int]) -> bool:
         if self.device is None or self._runner.has_run(sizes):

@@ -38,6 +38,7 @@ from .engine import (
     NativeCall,
     ProductNode,
     ReplayNode,
+    moved_nodes,
 )
 from .libraries.cufft import Transforms
 from .libraries.cusolver import MatrixFunctions
@@ -54,8 +55,8 @@ _EARLY_CAPABILITY = 90  # from which on a kernel may begin before the one in fro
 class CudaGraph:
     """A graph ready to be launched."""
 
-    def __init__(self, engine: CudaEngine, made: int, held: object) -> None:
-        self._held = held
+    def __init__(self, engine: CudaEngine, made: int, nodes: Sequence[GraphNode]) -> None:
+        self._engine, self._nodes = engine, nodes
         self._here, self._launch = engine.here(), driver.launch_graph(made, engine.stream)
         self.call = driver.call_of("cuGraphLaunch", made, engine.stream)
         self._end = weakref.finalize(self, _destroy, engine, made)
@@ -63,6 +64,10 @@ class CudaGraph:
     def launch(self) -> None:
         with self._here:
             self._launch()
+
+    def moved(self, move: Callable[[int], int]) -> CudaGraph | None:
+        nodes = moved_nodes(self._nodes, move)
+        return None if nodes is None else self._engine.graph(nodes)
 
 
 def _destroy(engine: CudaEngine, made: int) -> None:

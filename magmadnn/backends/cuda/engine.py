@@ -8,7 +8,7 @@ in which it is asked for, and in one order with the copies of `DeviceMemory`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
@@ -254,6 +254,24 @@ class Graph(Protocol):
     def launch(self) -> None:
         """Begin to run all nodes; returns before they are done."""
         ...
+
+    def moved(self, move: Callable[[int], int]) -> Graph | None:
+        """The same kernels with other arguments; None where it has anything but kernels.
+
+        Args:
+            move: gives an argument in place of another one.
+        """
+        ...
+
+
+def moved_nodes(nodes: Sequence[GraphNode], move: Callable[[int], int]) -> list[GraphNode] | None:
+    """Kernels with other arguments, see `Graph.moved`; None where there is anything but kernels."""
+    found = list[GraphNode]()
+    for node in nodes:
+        if not isinstance(node, KernelNode):
+            return None
+        found.append(replace(node, arguments=tuple(map(move, node.arguments))))
+    return found
 
 
 class Event(Protocol):

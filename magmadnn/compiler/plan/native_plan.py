@@ -121,24 +121,31 @@ class LaterPlan(NativePlan):
     To lay tasks of the earlier one out for other variables, its leaves are enough.
 
     Args:
-        make: makes it.
+        over: makes it over any leaves that are like its own.
+        own: the leaves of its program.
         alike: as of `NativePlan`.
         leaves: the placeholders and variables that it reads, and the variables that it writes.
     """
 
+    own: tuple[Node, ...]
+    over: Callable[[tuple[Node, ...]], NativePlan]
+
     def __init__(
-        self, make: Callable[[], NativePlan], alike: Alike, leaves: Sequence[list[Node]]
+        self,
+        over: Callable[[tuple[Node, ...]], NativePlan],
+        own: tuple[Node, ...],
+        alike: Alike,
+        leaves: Sequence[list[Node]],
     ) -> None:
         placeholders, read, changed = leaves
         variables = list(dict.fromkeys([*read, *changed]))
         known = {"placeholders": placeholders, "variables": variables, "changed": changed}
-        self.__dict__.update(known, _make=make, alike=alike, verified=False)
+        self.__dict__.update(known, over=over, own=own, alike=alike, verified=False)
 
     @cached_property
     def made(self) -> NativePlan:
         """The plan as it was made."""
-        make: Callable[[], NativePlan] = self.__dict__["_make"]
-        return make()
+        return self.over(self.own)
 
     def __getattr__(self, name: str) -> object:
         if name in _LATER:

@@ -165,7 +165,11 @@ def native_plan(
     if check or dump.is_wanted or not isinstance(program, LaterProgram):
         return planned(found.made())
     leaves = found.placeholders, found.variables, found.changed
-    return LaterPlan(lambda: planned(found.made()), found.alike, leaves)
+
+    def over(own: tuple[Node, ...]) -> NativePlan:
+        return planned(replace(found, leaves=own).made())
+
+    return LaterPlan(over, found.leaves, found.alike, leaves)
 
 
 def _plan_of(program: Program, draft: Draft, dump: Dump, how: Mapping[str, Any]) -> NativePlan:

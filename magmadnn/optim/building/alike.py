@@ -29,7 +29,7 @@ _OWN = f"{__name__.split('.', maxsplit=1)[0]}."
 class Like:
     """A key whose hash is found once."""
 
-    __slots__ = ("_hash", "_key")
+    __slots__ = ("__weakref__", "_hash", "_key")
 
     def __init__(self, key: Hashable) -> None:
         self._key, self._hash = key, hash(key)

@@ -289,6 +289,10 @@ class Layout:
             self.copy_in(self.variable(node), tensor_of(node).read())
         return addresses
 
+    def forget(self) -> None:
+        """Hold nothing of what variables hold."""
+        self._places.clear()
+
     def written(self) -> None:
         """After kernels wrote variables: the host's copies are stale."""
         for target in self.plan.in_place.values():

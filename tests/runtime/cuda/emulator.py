@@ -53,6 +53,7 @@ from magmadnn.backends.cuda.engine import (
     NativeCall,
     ProductNode,
     ReplayNode,
+    moved_nodes,
 )
 from magmadnn.backends.cuda.nodes.arrays import DeviceArray
 from magmadnn.backends.cuda.nodes.stand_ins import ALIGNMENT, with_addresses
@@ -207,6 +208,10 @@ class EmulatedGraph:
     def launch(self) -> None:
         self._engine.later(self._run)
 
+    def moved(self, move: Callable[[int], int]) -> EmulatedGraph | None:
+        nodes = moved_nodes(self.nodes, move)
+        return None if nodes is None else self._engine.graph(nodes)
+
     def _run(self) -> None:
         left = {k: set(node.after) for k, node in enumerate(self.nodes)}
         while left:
@@ -242,6 +247,9 @@ class EmulatedCall:
 
     def launch(self) -> None:
         self._engine.later(lambda: self._engine.run(self.node))
+
+    def moved(self, move: Callable[[int], int]) -> None:
+        """No kernels."""
 
 
 class EmulatedReplay:

@@ -31,6 +31,7 @@ from magmadnn.runtime.variables import is_finite, tensor_of
 
 from .graphs import cut_at_calls, graph_of, merged
 from .memory_needs import PRODUCTS_AT_ONCE
+from .relocation import Relocation
 
 Action = Callable[[], None]
 Limits = tuple[tuple[Node, int], ...]  # variables that hold integers, and what they are below
@@ -61,11 +62,13 @@ class Instance:
         self._before: dict[Node, MemoryManager] = {}
         self._at_once: tuple[CopiesAtOnce, list[int]] | None = None
         self._addresses: tuple[int, ...] | None = None
+        self._spans: list[Span] = []  # of variables, as graphs know them
         self._told: dict[Node, bytes] = {}  # scalars, as `update` has written them last
         # graphs and calls: until outputs are known, and from then on
-        self._computing: list[Action] = []
-        self._updating: list[Action] = []
+        self._computing: list[Graph] = []
+        self._updating: list[Graph] = []
         self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
+        self._variables = plan.variables
         self.fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
         floats = [v for _, v in plan.program.updates if is_floating(v.dtype)]
         self._halves = [v for v in floats if v.dtype.name not in ("float32", "float64")]
@@ -78,14 +81,43 @@ class Instance:
         """Graphs and calls in order; anew where a variable has moved, or a kernel was compiled."""
         if addresses == self._addresses and not self.can_specialise():
             return
+        if self._has_moved():
+            self._addresses = addresses
+            return
         self._coming.clear()
         self._addresses, self._computing, self._updating, self._look = None, [], [], None
         for is_update, works in itertools.groupby(
             self.plan.work, lambda work: work.phase >= self.plan.checked
         ):
-            actions = self._updating if is_update else self._computing
-            actions.append(self._graph(self.launches(list(works))).launch)
+            graphs = self._updating if is_update else self._computing
+            graphs.append(self._graph(self.launches(list(works))))
         self._addresses = addresses
+
+    def _has_moved(self) -> bool:
+        """Whether graphs are as they were but for addresses; those of steps of one kernel can be."""
+        before, self._spans = self._spans, list(map(self.layout.variable_span, self._variables))
+        can = self.can_wait and self._addresses is not None and not self.can_specialise()
+        moves = Relocation.between(before, self._spans) if can else None
+        if moves is None:
+            return False
+        look = [] if self._look is None else [self._look]
+        found = moves.graphs([*self._computing, *self._updating, *look])
+        if found is None:
+            return False
+        first, last = len(self._computing), len(self._computing) + len(self._updating)
+        self._computing, self._updating = found[:first], found[first:last]
+        self._look = found[last] if look else None
+        return True
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether variables that are built alike may take the place of these: its graphs are small."""
+        return self.items.small
+
+    def forget(self) -> None:
+        """Hold no variable's memory any more: the next run finds where they lie."""
+        self.layout.forget()
+        self._limits = None
 
     def launches(self, works: Sequence[Work]) -> list[Item]:
         """The launches of some steps; of a small plan one kernel, once that is compiled."""
@@ -141,7 +173,7 @@ class Instance:
         if guard:
             self._remember()
         for update in self._updating:
-            update()
+            update.launch()
         if guard and not workers.all(self._is_finite(), "new values are finite"):
             self.restore()
             return None
@@ -157,7 +189,7 @@ class Instance:
             if node in layout.frames:
                 layout.write(node, array)
         for compute in self._computing:
-            compute()
+            compute.launch()
         return not (self._faulty and self.plan.checked and layout.take_faults())
 
     def run_into(self, fed: Mapping[Node, Array | OnDevice], goals: Sequence[int]) -> bool:
@@ -173,7 +205,7 @@ class Instance:
             layout.copy_within(goal, layout.base_address(base), layout.frames[base].nbytes)
         if self.plan.program.updates:
             for update in self._updating:
-                update()
+                update.launch()
             self._write()
         return True
 
@@ -194,10 +226,10 @@ class Instance:
                 layout.write(node, array)
                 self._told[node] = told
         for compute in self._computing:
-            compute()
+            compute.launch()
         self._remember_at_once()
         for update in self._updating:
-            update()
+            update.launch()
         self._launch_look()
         layout.written()
         then()

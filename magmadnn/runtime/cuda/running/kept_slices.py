@@ -30,7 +30,10 @@ def slices_of(
 
     The last ones are kept with their graphs, and take new data of the same shapes. With `streams`, rows are
     brought by `data.renew` before they are used; with `ring_bytes` they pass through a ring of that size.
+    What they are given from then on is named as in `runner.inside`.
     """
+    data, settings = runner.inside(data), list(runner.inside(dict.fromkeys(settings)))
+    runner = runner.inner
     looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
     key = (looks, tuple(settings), tuple(sorted(sizes.items())), ring_bytes)
     kept = _kept.setdefault(runner, {})
@@ -49,9 +52,15 @@ def slices_of(
 
 def held_bytes(runner: CudaRunner) -> int:
     """Bytes of data that kept slices of a plan have on the device."""
-    return sum(slices.data.nbytes for slices in _kept.get(runner, {}).values())
+    return sum(slices.data.nbytes for slices in _kept.get(runner.inner, {}).values())
 
 
 def has_sliced(runner: CudaRunner, sizes: Mapping[str, int]) -> bool:
     """Whether there is memory for slices of these sizes already."""
-    return any(kept.sizes == sizes for kept in _kept.get(runner, {}).values())
+    return any(kept.sizes == sizes for kept in _kept.get(runner.inner, {}).values())
+
+
+def slices_that_wait(runner: CudaRunner) -> list[CudaSlices] | None:
+    """Slices that are kept of a plan; None where other variables cannot take the place of theirs."""
+    slices = list(_kept.get(runner, {}).values())
+    return slices if all(one.can_wait for one in slices) else None

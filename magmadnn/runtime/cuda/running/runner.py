@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.engine import Engine
@@ -21,6 +21,8 @@ from magmadnn.runtime.step_memory import StepMemory
 from .direct import Direct, Fed, are_finite, direct, lies_well
 from .instance import Instance, Limits
 from .memory_needs import memory_on_device
+
+Value = TypeVar("Value")
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 _LAYOUTS_KEPT = 8
@@ -61,6 +63,24 @@ class CudaRunner:
         self._instances.move_to_end(key)
         self._latest = self._instances[key]
         return self._latest
+
+    @property
+    def instances(self) -> list[Instance]:
+        """All layouts that it has."""
+        return list(self._instances.values())
+
+    @property
+    def inner(self) -> CudaRunner:
+        """What slices run with in its place: itself."""
+        return self
+
+    def inside(self, values: Mapping[Node, Value]) -> Mapping[Node, Value]:
+        """Values of placeholders by the nodes that these are there: the same."""
+        return values
+
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """Compile, choose algorithms and make graphs for these sizes now, in place of at the first run."""
+        self.instance(sizes).prepare()
 
     def run(
         self,

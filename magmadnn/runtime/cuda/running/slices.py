@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,10 @@ from magmadnn.runtime.cuda.data.overlapped_upload import OverlappedUpload
 from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice
 from magmadnn.runtime.cuda.data.staging import Staging
 from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, StreamedUpload
-from magmadnn.runtime.cuda.layout import Layout, comes_to
+from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.copies import copies
 from magmadnn.runtime.cuda.schedule.cuts import LONGEST, is_cut, most_steps
+from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.launches import Items, finite_items
 from magmadnn.runtime.cuda.schedule.megakernel import whole
@@ -42,8 +43,10 @@ from magmadnn.runtime.variables import tensor_of
 
 from .graphs import graphs_of, variants_of
 from .instance import workspaces_of
+from .known_variables import KnownVariables
 from .pattern import Meaning, Pattern
 from .picked_rows import picked_rows
+from .relocation import Relocation
 from .runner import CudaRunner
 from .sliced_plans import fetched_rounded
 
@@ -51,20 +54,6 @@ _SIDES = 2
 # graphs that are no steps: of what variables were before the slice of a side, and of what they are
 _REMEMBER, _LOOK = tuple(f"remember {number}" for number in range(_SIDES)), "look"
 _HEAD = 16  # bytes, of two integers
-
-
-class Known(NamedTuple):
-    """A variable as it was at some time.
-
-    Attributes:
-        node: the variable.
-        tensor: what it held.
-        start: where the memory of that began on the device.
-    """
-
-    node: Node
-    tensor: Any
-    start: int
 
 
 class CudaSlices:
@@ -134,15 +123,13 @@ class CudaSlices:
             (node, first.frames[node], Block(LONGEST * first.frames[node].nbytes, device))
             for node in runner.plan.program.outputs
         ]
-        self._sources = [n for n in runner.plan.program.nodes() if n.op is VARIABLE]
+        sources = [n for n in runner.plan.program.nodes() if n.op is VARIABLE]
         self._targets = [target for target, _ in runner.plan.program.updates]
+        self._variables = KnownVariables(sources, self._targets)
         self._sides = [BufferSlot(0, self._targets, device)]
         self._flights: list[PendingSlice] = []  # in order
         self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
-        self._known: list[Known] = []  # variables as they were at the last run
         self._is_aligned = True  # as graphs were made for it
-        self._addresses: tuple[int, ...] = ()
-        self._written: tuple[int, ...] = ()
 
     def _items_of(self, layout: Layout, runner: CudaRunner) -> Items:
         return Items(
@@ -246,7 +233,8 @@ class CudaSlices:
 
     def _remembered(self, side: BufferSlot) -> list[Item]:
         """The launches that copy what variables hold, to go back to it."""
-        places = zip(self.plan.program.updates, self._written, side.before, strict=True)
+        written = self._variables.written
+        places = zip(self.plan.program.updates, written, side.before, strict=True)
         return [
             item
             for (_, value), address, kept in places
@@ -282,10 +270,7 @@ class CudaSlices:
 
     def is_there(self) -> bool:
         """Whether kernels can still work on the variables' own memory."""
-        device = self._layouts[0].device
-        if self._known and all(tensor_of(k.node) is k.tensor for k in self._known):
-            return True
-        return all(comes_to(tensor_of(n), device) for n in (*self._sources, *self._targets))
+        return self._variables.come_to(self._layouts[0].device)
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -467,30 +452,41 @@ class CudaSlices:
         self._engine.wait()
         for layout in self._layouts:
             layout.take_faults()
-        for address, kept in zip(self._written, side.before, strict=True):
+        for address, kept in zip(self._variables.written, side.before, strict=True):
             self._engine.copy(address, kept.address, kept.nbytes)
         self._engine.wait()
-
-    def _is_as_known(self) -> bool:
-        """Whether variables are where they were at the last run; what the host wrote is brought there."""
-        return bool(self._known) and all(
-            tensor_of(k.node) is k.tensor and k.tensor.memory.device_pointer() == k.start
-            for k in self._known
-        )
 
     def _check_addresses(self) -> None:
         """Bring variables to the device; graphs are made anew where one has moved, or data is not aligned."""
         if self.data.is_aligned != self._is_aligned:
             self._is_aligned = self.data.is_aligned
             self._graphs.clear()
-        if self._is_as_known():
+        variables = self._variables
+        if variables.are_as_known():
             return
-        layout = self._layouts[0]
-        nodes = (*self._sources, *self._targets)
-        addresses = tuple(map(layout.variable, nodes))
-        tensors = {node: tensor_of(node) for node in nodes}
-        self._known = [Known(n, t, t.memory.device_pointer()) for n, t in tensors.items()]
-        if addresses != self._addresses:
-            self._addresses, self._written = addresses, addresses[len(self._sources) :]
+        before = variables.spans
+        variables.look(self._layouts[0])
+        if variables.spans != before and not self._has_moved(before):
             self._graphs.clear()
             self._special, self._is_specialised = None, False  # which depend on alignments
+
+    def _has_moved(self, before: tuple[Span, ...]) -> bool:
+        """Whether graphs are as they were but for addresses; those of steps of one kernel can be."""
+        can = self._small and before
+        moves = Relocation.between(before, self._variables.spans) if can else None
+        graphs = None if moves is None else moves.graphs(list(self._graphs.values()))
+        if graphs is None:
+            return False
+        self._graphs = dict(zip(self._graphs, graphs, strict=True))
+        return True
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether variables that are built alike may take the place of these: their graphs are small."""
+        return self._small and self._ring is None and not self._flights
+
+    def forget(self) -> None:
+        """Hold no variable's memory any more: the next run finds where they lie."""
+        self._variables.forget()
+        for layout in self._layouts:
+            layout.forget()
