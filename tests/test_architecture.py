@@ -108,6 +108,7 @@ ROOMS = {
         cuda
         profile
         cpu
+        handed_on
         agreement watch threads variables step_memory
     """,
     "runtime.cuda": """

@@ -65,8 +65,9 @@ class StepSlices:
             runner = executable.cuda
             made = slices_on_device(runner, rows, values, sizes, batch_size, streams, ring_bytes)
             return None if made is None else cls(step, settings, made, rows, runner.inside)
-        slices = slices_of(executable.native, rows, values, sizes, batch_size)
-        return None if slices is None else cls(step, settings, slices, rows)
+        native = executable.native
+        slices = slices_of(native, rows, values, sizes, batch_size)
+        return None if slices is None else cls(step, settings, slices, rows, native.inside)
 
     def changed(self, first: int, last: int) -> None:
         """Tell that rows `first` to `last` of the data have other values now; none of them is being used.
@@ -88,7 +89,7 @@ class StepSlices:
         parameters, slots or data since the slice before.
         """
         if isinstance(self._slices, BoundSlices):
-            return self._slices.run(order, self._values(count), follows)
+            return self._slices.run(order, self._inside(self._values(count)), follows)
         return self._slices.run(order, self._inside(self._values(count)))
 
     def launch(self, order: Array, count: int) -> PendingSlice | None:

@@ -98,12 +98,15 @@ class Executable:
     def _made_native(self, libraries: frozenset[str]) -> NativeRunner:
         from magmadnn.compiler.llvm.driver.driver import prepare
         from magmadnn.compiler.llvm.object.cache import kernel_cache
+        from magmadnn.compiler.plan.native_plan import LaterPlan
         from magmadnn.compiler.plan.planning import native_plan
 
+        from .cpu.alike import AlikeNative
         from .cpu.native import NativeRunner
 
         prepare(kernel_cache())
-        return NativeRunner(native_plan(self.program, check=self._check, libraries=libraries))
+        plan = native_plan(self.program, check=self._check, libraries=libraries)
+        return AlikeNative(plan) if isinstance(plan, LaterPlan) else NativeRunner(plan)
 
     @cached_property
     def _for_one_sample(self) -> NativeRunner | None:

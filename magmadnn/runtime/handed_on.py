@@ -96,7 +96,7 @@ class Held(Generic[Running]):
         )
         self.names: Mapping[Node, Node] = {}
         self._stand_for(plan.own)
-        self.runner = make(plan.over(self._leaves))
+        self.runner = make(plan.with_leaves(self.names))
 
     def _stand_for(self, leaves: Sequence[Node]) -> None:
         self.names = dict(zip(leaves, self._leaves, strict=True))

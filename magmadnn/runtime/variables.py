@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.memory import MemoryManager
+from magmadnn.memory import Kind, MemoryManager
 
 
 def tensor_of(node: Node) -> Any:
@@ -23,6 +23,19 @@ def tensor_of(node: Node) -> Any:
 def memories_of(nodes: Iterable[Node]) -> list[MemoryManager]:
     """The memory of variables, which stays theirs."""
     return [tensor_of(node).memory for node in nodes]
+
+
+def variable_memory(node: Node) -> Array:
+    """The memory of a variable on the host, to be written."""
+    array: Array = tensor_of(node).numpy()
+    return array
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a variable lies on the host in one contiguous block, so that kernels can work on it."""
+    tensor = tensor_of(node)
+    on_host = getattr(tensor, "kind", None) in (Kind.HOST, Kind.MANAGED)
+    return on_host and bool(tensor.is_packed)
 
 
 _FEW = 4096  # elements: to look at each takes less time than to set how errors are told

@@ -142,6 +142,13 @@ class LaterPlan(NativePlan):
         known = {"placeholders": placeholders, "variables": variables, "changed": changed}
         self.__dict__.update(known, over=over, own=own, alike=alike, verified=False)
 
+    def with_leaves(self, new: Mapping[Node, Node]) -> LaterPlan:
+        """The plan over other leaves, given for each of its own; it is made when somebody looks into it."""
+        lists = self.placeholders, self.variables, self.changed
+        own = tuple(new[node] for node in self.own)
+        assert self.alike is not None
+        return LaterPlan(self.over, own, self.alike, [[new[n] for n in some] for some in lists])
+
     @cached_property
     def made(self) -> NativePlan:
         """The plan as it was made."""

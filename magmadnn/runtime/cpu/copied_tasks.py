@@ -48,6 +48,7 @@ class CopiedTasks:
         self, template: _Template, plan: NativePlan, arena: Array, arrays: Mapping[Node, Array]
     ) -> None:
         self._faults = np.zeros(1, np.int64)
+        self._images = template.images
         fed, memory = _own(plan, arena, arrays, self._faults)
         pieces = list(map(addressed, memory))
         over = [None if image is None else image.over(pieces) for image in template.images]
@@ -58,6 +59,19 @@ class CopiedTasks:
             made = over[group]
             assert made is not None
             self.patches.append(Patch(made[1], place, fed[number], offset))
+
+    def forget(self) -> None:
+        """Hold none of that memory; before the next run there is `go_on`."""
+        for table in self.tables:
+            if table is not None:
+                Image.forget(table)
+
+    def go_on(self, plan: NativePlan, arena: Array, arrays: Mapping[Node, Array]) -> None:
+        """Be tasks over other memory."""
+        pieces = list(map(addressed, _own(plan, arena, arrays, self._faults)[1]))
+        for image, table in zip(self._images, self.tables, strict=True):
+            if image is not None and table is not None:
+                image.go_on(table, pieces)
 
     def went_well(self) -> bool:
         """Whether no row was asked for that is not there since this was asked last."""

@@ -91,6 +91,18 @@ class Image:
         lines[:, _ARGUMENTS] = words.ctypes.data + _WORD * self.starts
         return Table(lines, (words, self._shared, list(memory))), words
 
+    def go_on(self, table: Table, memory: Sequence[Piece]) -> None:
+        """Let a table that `over` gave be one over other memory."""
+        words, _, held = table.held
+        bases = np.array([address for _, address in memory], np.int64)
+        words[self._own] = bases[self._regions] + self._offsets
+        held[:] = memory
+
+    @staticmethod
+    def forget(table: Table) -> None:
+        """Let such a table hold no memory; before it runs again there is `go_on`."""
+        table.held[2].clear()
+
     def over_each(self, bases: Words) -> tuple[Words, Words]:
         """The tasks over the memory of many models: tables [models, tasks, ...], and words [models, words].
 

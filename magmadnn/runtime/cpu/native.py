@@ -32,12 +32,12 @@ from magmadnn.graph.node import (
     value_for,
 )
 from magmadnn.graph.op import Array, Op
-from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory import MemoryManager
 from magmadnn.memory.manager import addressed_by
 from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.step_memory import StepMemory, step_memory
 from magmadnn.runtime.threads import thread_count
-from magmadnn.runtime.variables import is_finite, memories_of, tensor_of
+from magmadnn.runtime.variables import is_finite, is_plain, tensor_of, variable_memory
 
 from .copied_tasks import CopiedTasks, copied_tasks, keep_tasks
 from .lasting_steps import LastingSteps
@@ -47,11 +47,11 @@ from .tasks import Patch, Tasks
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 _LAYOUTS_KEPT = 8
-_MOST_COPIED = (
-    32 << 10
-)  # bytes of what is fed: to copy them takes less time than to ask for their address
+# bytes of what is fed: to copy them takes less time than to ask for their address
+_MOST_COPIED = 32 << 10
 
 Layout = TypeVar("Layout")
+Value = TypeVar("Value")
 
 
 class Instance:
@@ -87,10 +87,7 @@ class Instance:
             n for n, a in self.arrays.items() if n.op is PLACEHOLDER and a.nbytes > _MOST_COPIED
         }
         self._fresh = self._written_last()
-        targets = {target for target, _ in plan.program.updates}
-        mirrors = self._mirrors
-        plain = [n for n in self.arrays if n.op is VARIABLE and n not in held and n not in mirrors]
-        self._memories = [(tensor_of(n).memory, n in targets) for n in plain]
+        self._memories = self._memories_of_variables()
         self._blas = blas_beside(plan, sizes)
         self._lasting: LastingSteps | None = None  # comes first,
         self._early: Driver | None = None  # computes the outputs,
@@ -98,7 +95,33 @@ class Instance:
         if prepared:
             self._prepare(threads)
 
+    # --- other variables in place of these --------------------------------------------------------
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether other variables can take the place of these."""
+        return isinstance(self._tasks, CopiedTasks) and not self._mirrors
+
+    def forget(self) -> None:
+        """Hold no memory of variables; before the next run there is `go_on`."""
+        assert isinstance(self._tasks, CopiedTasks)
+        self._tasks.forget()
+        self.arrays, self._memories = {}, []
+
+    def go_on(self) -> None:
+        """Find out where the variables lie that the plan has now."""
+        assert isinstance(self._tasks, CopiedTasks)
+        self._lay_out()
+        self._memories = self._memories_of_variables()
+        self._tasks.go_on(self.plan, self.arena, self.arrays)
+
     # --- memory -----------------------------------------------------------------------------------
+
+    def _memories_of_variables(self) -> list[tuple[MemoryManager, bool]]:
+        """The memory of variables, where kernels work on that, and whether they write it."""
+        targets, apart = set(self.plan.changed), {*self._held, *self._mirrors}
+        plain = [n for n in self.arrays if n.op is VARIABLE and n not in apart]
+        return [(tensor_of(n).memory, n in targets) for n in plain]
 
     def _lay_out(self) -> None:
         """Arrays for all nodes: leaves, results in one arena, views."""
@@ -339,7 +362,8 @@ class Instance:
                 if node in arrays:
                     arrays[node][...] = array
             elif array is not arrays.get(node):  # to ask for an address takes a microsecond
-                self._point(node, _contiguous(array))
+                fits = array.flags.c_contiguous and array.flags.aligned  # as kernels read it
+                self._point(node, array if fits else np.require(array, requirements=("C", "A")))
 
     def _point(self, node: Node, array: Array) -> None:
         """Let kernels read what is fed where it lies; it is kept until something else is fed."""
@@ -388,26 +412,6 @@ class Instance:
         return self._current(value) if computed else np.array(self._current(value))
 
 
-def variable_memory(node: Node) -> Array:
-    """The memory of a variable on the host, to be written."""
-    array: Array = tensor_of(node).numpy()
-    return array
-
-
-def is_plain(node: Node) -> bool:
-    """Whether a variable lies on the host in one contiguous block, so that kernels can work on it."""
-    tensor = tensor_of(node)
-    on_host = getattr(tensor, "kind", None) in (Kind.HOST, Kind.MANAGED)
-    return on_host and bool(tensor.is_packed)
-
-
-def _contiguous(array: Array) -> Array:
-    """The array as kernels read it: row by row, at an address that fits its elements."""
-    if array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return np.require(array, requirements=("C", "ALIGNED"))
-
-
 def _no_function(work: Work) -> Callable[[], None]:
     """In place of what computes a step, where none is computed."""
     raise AssertionError(work)
@@ -421,9 +425,18 @@ class NativeRunner:
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self._last: tuple[Mapping[str, int], int, Instance] | None = None
 
+    @property
+    def inner(self) -> NativeRunner:
+        """What slices run with in its place: itself."""
+        return self
+
+    def inside(self, values: Mapping[Node, Value]) -> Mapping[Node, Value]:
+        """Values of placeholders by the nodes that these are there: the same."""
+        return values
+
     def memory_moves(self, memory: MemoryManager) -> None:
         """Keep no layout with a variable whose memory is given back."""
-        if self._kept and any(one is memory for one in memories_of(self.plan.variables)):
+        if self._kept and any(tensor_of(n).memory is memory for n in self.plan.variables):
             self._kept.clear()
             self._last = None
 

@@ -29,8 +29,9 @@ from magmadnn.runtime.cpu.images import (
     kept_image,
     pieces_of,
 )
-from magmadnn.runtime.cpu.native import Instance, NativeRunner, variable_memory
+from magmadnn.runtime.cpu.native import Instance, NativeRunner
 from magmadnn.runtime.cpu.tasks import task_of
+from magmadnn.runtime.variables import variable_memory
 
 SOURCE, ORDER = Gather.slots.index("source"), Gather.slots.index("order")
 
@@ -330,6 +331,7 @@ class CopiedLeg:
         before = len(template.own[0])
         pieces = pieces_of([size for sizes in template.own for size in sizes])
         first, last = pieces[:before], pieces[before:]
+        self._pieces = first, last
         count, kinds = len(wanted.settings), template.outputs
         self._settings = [piece.view(np.float64) for piece, _ in last[:count]]
         self._outputs = [
@@ -370,6 +372,22 @@ class CopiedLeg:
         outputs = [(a.shape, a.dtype) for a in leg.outputs]
         needs = leg.nbytes, leg.tasks.scratch_bytes, leg.tasks.useful_threads
         return LegTemplate(image, own, outputs, fetching, *needs)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether its tasks are copied ones."""
+        return self._made is None
+
+    def forget(self) -> None:
+        """Hold no memory of variables; before the next batches there is `go_on`."""
+        Image.forget(self.table)
+
+    def go_on(self, variables: Sequence[Node]) -> None:
+        """Be a leg over other variables, in the order of `NativePlan.variables`; it was copied."""
+        assert self.template is not None
+        first, last = self._pieces
+        place = known_places()
+        self.template.image.go_on(self.table, [*first, *map(place, variables), *last])
 
     def point(self, data: Sequence[Array], order: Array, settings: Mapping[Node, Array]) -> None:
         """Say what the next batches, from number 0 on, are made of; see `Leg.point`."""

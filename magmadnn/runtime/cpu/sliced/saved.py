@@ -55,12 +55,14 @@ class Saved:
             addresses = [address for _, address in map(addressed, memories)]
         pieces = pieces_of([m.nbytes for m in memories])
         own = zip(memories, addresses, strict=True)
-        self._pieces: list[Piece] = [*own, *pieces, addressed(self._found)]
+        self._room = [*pieces, addressed(self._found)]
+        self._pieces: list[Piece] = [*own, *self._room]
+        self._copied: list[tuple[Image, Table]] = []  # tasks
         self._copies = [
             piece.view(m.dtype).reshape(m.shape)
             for (piece, _), m in zip(pieces, memories, strict=True)
         ]
-        self._others = [m for m in memories if not _is_looked_at(m.dtype)]
+        self._others = _not_looked_at(memories)
         self._threads = threads if sum(m.nbytes for m in memories) > _ALONE_BYTES else 1
 
     @property
@@ -72,10 +74,35 @@ class Saved:
         """The tasks as a table: copied, or made."""
         image: Image | None = kept_image(self._alike, name)
         if image is not None:
-            return image.over(self._pieces)[0]
+            table, _ = image.over(self._pieces)
+            self._copied.append((image, table))
+            return table
         made = [tasks()]
         keep_image(self._alike, name, lambda: image_of(made, self.memory, []))
         return table_of(made)
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether other variables can take the place of these: all tasks are copied ones."""
+        return len(self._copied) == len((self.saves, self.looks))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the copies."""
+        return sum(copy.nbytes for copy in self._copies)
+
+    def forget(self) -> None:
+        """Hold no memory of variables; before the next use there is `go_on`."""
+        self._memories, self._others, self._pieces = [], [], []
+        for _, table in self._copied:
+            Image.forget(table)
+
+    def go_on(self, memories: Sequence[Array]) -> None:
+        """Save and look at other variables, of the same shapes and dtypes."""
+        self._memories, self._others = memories, _not_looked_at(memories)
+        self._pieces = [*map(addressed, memories), *self._room]
+        for image, table in self._copied:
+            image.go_on(table, self._pieces)
 
     @cached_property
     def saves(self) -> Table:
@@ -138,6 +165,11 @@ class Saved:
 @cache  # to ask NumPy for a name takes two microseconds
 def _is_looked_at(dtype: np.dtype[Any]) -> bool:
     return dtype.name in FLOATS
+
+
+def _not_looked_at(memories: Sequence[Array]) -> list[Array]:
+    """Those that NumPy looks at."""
+    return [m for m in memories if not _is_looked_at(m.dtype)]
 
 
 def _parts(length: int, most: int) -> list[tuple[int, int]]:

@@ -16,9 +16,9 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.cpu.matrices.lapack import blas_beside
-from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
+from magmadnn.runtime.cpu.native import NativeRunner
 from magmadnn.runtime.threads import thread_count
-from magmadnn.runtime.variables import is_finite, memories_of
+from magmadnn.runtime.variables import is_finite, memories_of, variable_memory
 
 from .legs import CopiedLeg, Wanted, can_slice
 from .saved import Saved, saving_kernels
@@ -37,9 +37,9 @@ class Slices:
     """
 
     def __init__(self, wanted: Wanted) -> None:
-        plan = wanted.runner.plan
+        plan = self._plan = wanted.runner.plan
         self.sizes, self._touched = dict(wanted.sizes), memories_of(plan.variables)
-        changed = [variable_memory(target) for target, _ in plan.program.updates]
+        changed = [variable_memory(target) for target in plan.changed]
         self._leg = leg = CopiedLeg(wanted, saving_kernels(changed))
         self._driver = Driver(
             leg.table, leg.useful_threads, leg.scratch_bytes, cache=kernel_cache()
@@ -47,6 +47,28 @@ class Slices:
         self._blas = blas_beside(plan, wanted.sizes)
         self._saved = Saved(changed, wanted.threads, plan.alike)
         self._saved.prepare()
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether other variables can take the place of these: all tasks are copied ones."""
+        return self._leg.is_copied and self._saved.can_wait
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the values of a batch, and of saved variables."""
+        return self._leg.nbytes + self._saved.nbytes
+
+    def forget(self) -> None:
+        """Hold no memory of variables; before the next slice there is `go_on`."""
+        self._touched = []
+        self._leg.forget()
+        self._saved.forget()
+
+    def go_on(self) -> None:
+        """Find out where the variables lie that the plan has now."""
+        self._touched = memories_of(self._plan.variables)
+        self._leg.go_on(self._plan.variables)
+        self._saved.go_on([variable_memory(target) for target in self._plan.changed])
 
     def restore(self) -> None:
         """Put back what was saved."""
@@ -145,7 +167,12 @@ def slices_of(
     sizes: Mapping[str, int],
     batch_size: int,
 ) -> BoundSlices | None:
-    """Slices of a plan over data, made once for data that looks alike; None where it cannot run alone."""
+    """Slices of a plan over data, made once for data that looks alike; None where it cannot run alone.
+
+    What they are given is named as in `runner.inside`.
+    """
+    data, settings = runner.inside(data), list(runner.inside(dict.fromkeys(settings)))
+    runner = runner.inner
     if not can_slice(runner, data, settings):
         return None
     threads = thread_count()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import magmadnn as md
 from magmadnn import optim
 from magmadnn.errors import NumericError
 from magmadnn.runtime import handed_on
+from magmadnn.runtime.cpu.native import Instance
+from magmadnn.runtime.cpu.sliced.slices import Slices
 from magmadnn.runtime.cuda.running.relocation import Relocation
 from magmadnn.runtime.cuda.running.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule.launches import Items
@@ -23,26 +26,27 @@ from tests.runtime.cuda.devices import DEVICES, on, samples
 ROWS, SIZES = 53, (13, 11, 3)  # the last batch is shorter
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=["cpu", *DEVICES])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device, on which no other test has left anything."""
-    with on(request.param):
+    """Where models are trained; no other test has left anything there."""
+    is_gpu = request.param != "cpu"
+    with on(request.param) if is_gpu else nullcontext():
         handed_on._waiting.clear()
-        yield request.param
+        yield "cuda" if is_gpu else "cpu"
         handed_on._waiting.clear()
 
 
-def model(seed: int, rate: float = 0.01) -> Any:
+def model(device: str, seed: int) -> Any:
     layers: list[Any] = [md.layers.Input((SIZES[0],))]
     layers += [md.layers.Dense(SIZES[1], activation="relu"), md.layers.Dense(SIZES[2])]
-    adam = optim.Adam(rate)
-    return md.Model(layers, loss="cross_entropy", optimizer=adam, device="cuda", seed=seed)
+    adam = optim.Adam(0.01)
+    return md.Model(layers, loss="cross_entropy", optimizer=adam, device=device, seed=seed)
 
 
-def trained(seed: int, epochs: int = 2, rate: float = 0.01) -> Any:
+def trained(device: str, seed: int) -> Any:
     x, y = samples(ROWS, SIZES[0], SIZES[2])
-    made = model(seed, rate)
-    made.fit(x, y, batch_size=8, epochs=epochs, verbose=0)
+    made = model(device, seed)
+    made.fit(x, y, batch_size=8, epochs=2, verbose=0)
     return made
 
 
@@ -54,24 +58,41 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def alone(seed: int, epochs: int = 2) -> dict[str, np.ndarray]:
+def alone(device: str, seed: int) -> dict[str, np.ndarray]:
     """What a model is after a fit for which nothing had been left."""
     handed_on._waiting.clear()
-    return numbers(trained(seed, epochs))
+    return numbers(trained(device, seed))
 
 
 def test_bits_are_those_of_models_that_are_left_nothing(device: str) -> None:
-    wanted = [alone(seed) for seed in range(5)]
+    wanted = [alone(device, seed) for seed in range(5)]
     handed_on._waiting.clear()
     assert not same(wanted[0], wanted[1])
-    assert [same(numbers(trained(seed)), wanted[seed]) for seed in range(5)] == [True] * 5
+    assert [same(numbers(trained(device, seed)), wanted[seed]) for seed in range(5)] == [True] * 5
+
+
+def test_batches_that_are_read_where_they_lie(device: str) -> None:
+    x, y = samples(ROWS, 784, SIZES[2])  # the last batch, of 23 rows, has 72 KB
+
+    def found(seed: int) -> dict[str, np.ndarray]:
+        layers = [md.layers.Input((784,)), md.layers.Dense(7), md.layers.Dense(SIZES[2])]
+        made = md.Model(layers, loss="cross_entropy", optimizer="adam", device=device, seed=seed)
+        made.fit(x, y, batch_size=30, epochs=2, verbose=0)
+        return numbers(made)
+
+    wanted = []
+    for seed in range(4):
+        handed_on._waiting.clear()
+        wanted.append(found(seed))
+    assert [same(found(seed), wanted[seed]) for seed in range(4)] == [True] * 4
+    assert bool(handed_on._waiting) is (device == "cpu")  # on a GPU steps are several launches
 
 
 def test_nothing_is_made_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(3):
-        trained(seed)
+        trained(device, seed)
     made: list[type] = []
-    for kind in (CudaSlices, Items):
+    for kind in (CudaSlices, Items, Slices, Instance):
         begins = kind.__init__
         monkeypatch.setattr(
             kind,
@@ -81,16 +102,18 @@ def test_nothing_is_made_again(device: str, monkeypatch: pytest.MonkeyPatch) -> 
                 begins(self, *given, **more),
             )[1],
         )
-    trained(3)
+    trained(device, 3)
     assert not made
     assert len(handed_on._waiting) == 1
 
 
-def test_variables_that_lie_elsewhere_are_found(device: str) -> None:
-    wanted = alone(4)
+def test_variables_that_lie_elsewhere_are_found(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = alone(device, 4)
     handed_on._waiting.clear()
     for seed in range(3):
-        trained(seed)
+        trained(device, seed)
     (held,) = handed_on._waiting
     between = Relocation.between
     moved: list[Relocation | None] = []
@@ -99,14 +122,11 @@ def test_variables_that_lie_elsewhere_are_found(device: str) -> None:
         moved.append(between(before, after))
         return moved[-1]
 
-    blocks = [md.Tensor.holding(np.ones(77, np.float32), "DEVICE") for _ in range(5)]
-    Relocation.between = noted  # type: ignore[method-assign]  # put back below
-    try:
-        found = numbers(trained(4))
-    finally:
-        Relocation.between = between  # type: ignore[method-assign]
-    assert same(found, wanted)
-    assert moved
+    monkeypatch.setattr(Relocation, "between", noted)
+    kind = "DEVICE" if device == "cuda" else "HOST"
+    blocks = [md.Tensor.holding(np.ones(143, np.float32), kind) for _ in range(5)]
+    assert same(numbers(trained(device, 4)), wanted)
+    assert bool(moved) is (device == "cuda")
     assert None not in moved
     assert list(handed_on._waiting) == [held]
     del blocks
@@ -114,9 +134,9 @@ def test_variables_that_lie_elsewhere_are_found(device: str) -> None:
 
 def test_models_that_live_have_each_their_own(device: str) -> None:
     x, y = samples(ROWS, SIZES[0], SIZES[2])
-    wanted = [alone(seed, epochs=2) for seed in range(4)]
+    wanted = [alone(device, seed) for seed in range(4)]
     handed_on._waiting.clear()
-    several = [model(seed) for seed in range(4)]
+    several = [model(device, seed) for seed in range(4)]
     for _ in range(2):
         for one in several:
             one.fit(x, y, batch_size=8, epochs=1, verbose=0)
@@ -127,7 +147,7 @@ def test_models_that_live_have_each_their_own(device: str) -> None:
 
 def test_nothing_of_a_model_that_is_gone_is_kept_alive(device: str) -> None:
     for seed in range(3):
-        one = trained(seed)
+        one = trained(device, seed)
     held = [weakref.ref(tensor_of(node)) for node in one.variables()]
     assert len(held) == 4
     del one
@@ -139,25 +159,25 @@ def test_nothing_of_a_model_that_is_gone_is_kept_alive(device: str) -> None:
 
 
 def test_what_a_failed_fit_leaves_is_right_for_the_next(device: str) -> None:
-    wanted = alone(5)
+    wanted = alone(device, 5)
     handed_on._waiting.clear()
     x, y = samples(ROWS, SIZES[0], SIZES[2])
     for seed in range(3):
-        trained(seed)
+        trained(device, seed)
     x[7] = 3e38  # sums of products are infinite
-    failing = model(6)
+    failing = model(device, 6)
     with pytest.raises(NumericError):
         failing.fit(x, y, batch_size=8, epochs=2, verbose=0)
     del failing
     gc.collect()  # the error's traceback held it
-    assert same(numbers(trained(5)), wanted)
+    assert same(numbers(trained(device, 5)), wanted)
 
 
 def test_a_fit_goes_on_with_what_another_left(device: str) -> None:
     x, y = samples(ROWS, SIZES[0], SIZES[2])
 
     def twice(seed: int) -> dict[str, np.ndarray]:
-        one = trained(seed)
+        one = trained(device, seed)
         one.fit(x, y, batch_size=8, epochs=1, verbose=0)
         one.predict(x)
         one.fit(x, y, batch_size=16, epochs=1, verbose=0)
