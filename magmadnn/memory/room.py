@@ -13,6 +13,9 @@ from magmadnn.errors import ArgumentError
 from .kinds import Kind
 from .pool import POOLS
 
+ALWAYS_THERE = (
+    1 << 20
+)  # bytes: to ask a system or device what is left takes longer than a small step
 _SHARE = 0.8  # of what is free; the rest is for parameters, values and other models
 _RING_BYTES = 256 << 20  # of data that is streamed: on the host, and again on the device
 _THREADS = 12  # that read rows from all over memory, a few GB/s each

@@ -6,13 +6,13 @@ import gc
 from collections.abc import Callable, Mapping
 
 from magmadnn.errors import ArgumentError, OutOfMemoryError
+from magmadnn.memory.room import ALWAYS_THERE
 from magmadnn.memory.usage import in_units
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.step_memory import StepMemory
 
 BATCH = "batch"  # the symbol of the rows of a batch
-ALWAYS_THERE = 1 << 20  # bytes: to ask the system what is left takes longer than a small step
 
 
 def refuse_too_large(

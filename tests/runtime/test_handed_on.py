@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn import optim
 from magmadnn.errors import NumericError
 from magmadnn.runtime import handed_on
 from magmadnn.runtime.cpu.native import Instance
@@ -21,47 +19,25 @@ from magmadnn.runtime.cuda.running.relocation import Relocation
 from magmadnn.runtime.cuda.running.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule.launches import Items
 from magmadnn.runtime.variables import tensor_of
-from tests.runtime.cuda.devices import DEVICES, on, samples
+from tests.runtime.cuda.devices import samples
+from tests.runtime.handing import (
+    PLACES,
+    ROWS,
+    SIZES,
+    alone,
+    model,
+    nothing_waits,
+    numbers,
+    same,
+    trained,
+)
 
-ROWS, SIZES = 53, (13, 11, 3)  # the last batch is shorter
 
-
-@pytest.fixture(params=["cpu", *DEVICES])
+@pytest.fixture(params=PLACES)
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where models are trained; no other test has left anything there."""
-    is_gpu = request.param != "cpu"
-    with on(request.param) if is_gpu else nullcontext():
-        handed_on._waiting.clear()
-        yield "cuda" if is_gpu else "cpu"
-        handed_on._waiting.clear()
-
-
-def model(device: str, seed: int) -> Any:
-    layers: list[Any] = [md.layers.Input((SIZES[0],))]
-    layers += [md.layers.Dense(SIZES[1], activation="relu"), md.layers.Dense(SIZES[2])]
-    adam = optim.Adam(0.01)
-    return md.Model(layers, loss="cross_entropy", optimizer=adam, device=device, seed=seed)
-
-
-def trained(device: str, seed: int) -> Any:
-    x, y = samples(ROWS, SIZES[0], SIZES[2])
-    made = model(device, seed)
-    made.fit(x, y, batch_size=8, epochs=2, verbose=0)
-    return made
-
-
-def numbers(made: Any) -> dict[str, np.ndarray]:
-    return {name: np.array(value) for name, value in made.values().items()}
-
-
-def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
-
-
-def alone(device: str, seed: int) -> dict[str, np.ndarray]:
-    """What a model is after a fit for which nothing had been left."""
-    handed_on._waiting.clear()
-    return numbers(trained(device, seed))
+    """Where models are trained."""
+    with nothing_waits(request.param) as found:
+        yield found
 
 
 def test_bits_are_those_of_models_that_are_left_nothing(device: str) -> None:
@@ -146,10 +122,11 @@ def test_models_that_live_have_each_their_own(device: str) -> None:
 
 
 def test_nothing_of_a_model_that_is_gone_is_kept_alive(device: str) -> None:
-    for seed in range(3):
+    held: list[weakref.ref[Any]] = []
+    for seed in range(5):  # whichever was the first to be built alike
         one = trained(device, seed)
-    held = [weakref.ref(tensor_of(node)) for node in one.variables()]
-    assert len(held) == 4
+        held += [weakref.ref(tensor_of(node)) for node in one.variables()]
+    assert len(held) == 5 * 4
     del one
     gc.collect()  # layers and their parameters know each other
     assert all(ref() is None for ref in held)

@@ -164,16 +164,31 @@ def native_plan(
         return planned(found)
     if check or dump.is_wanted or not isinstance(program, LaterProgram):
         return planned(found.made())
-    leaves = found.placeholders, found.variables, found.changed
+    return _later_plan(found, dump, how)
+
+
+def _later_plan(found: LaterDraft, dump: Dump, how: Mapping[str, Any]) -> LaterPlan:
+    """The plan of a draft that is copied later; over other leaves it keeps nothing of these alive."""
+    bare = replace(found, leaves=())
 
     def over(own: tuple[Node, ...]) -> NativePlan:
-        return planned(replace(found, leaves=own).made())
+        return _plan_of(None, replace(bare, leaves=own).made(), dump, how)
 
+    leaves = found.placeholders, found.variables, found.changed
     return LaterPlan(over, found.leaves, found.alike, leaves)
 
 
-def _plan_of(program: Program, draft: Draft, dump: Dump, how: Mapping[str, Any]) -> NativePlan:
-    """The plan of a program of which the passes have made a draft; `how`: as `native_plan` takes it."""
+def _plan_of(
+    program: Program | None, draft: Draft, dump: Dump, how: Mapping[str, Any]
+) -> NativePlan:
+    """The plan of a program of which the passes have made a draft.
+
+    Args:
+        program: as it was given; None of one that is built like another, with no choices that are open.
+        draft: what became of it.
+        dump: what was written of it so far.
+        how: as `native_plan` takes it.
+    """
     check: bool = how["check"]
     if check:
         verify_draft(draft, name="drafted")
@@ -191,12 +206,13 @@ def _plan_of(program: Program, draft: Draft, dump: Dump, how: Mapping[str, Any])
         checked,
         dump,
         check,
-        () if isinstance(program, LaterProgram) else open_choices(program),
+        () if program is None or isinstance(program, LaterProgram) else open_choices(program),
         _loops(draft, functools.partial(native_plan, **how)),
         parts_placed(draft),
         alike=draft.alike,
     )
     dump.add("plan", functools.partial(describe, plan))
-    dump.add_file("given.svg", lambda: to_svg(program))
+    if program is not None:
+        dump.add_file("given.svg", lambda: to_svg(program))
     dump.add_file("plan.svg", lambda: to_svg(diagram_of_plan(plan, {})))
     return plan

@@ -14,7 +14,7 @@ from magmadnn.data._structure import is_mapped
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
-from magmadnn.memory.room import Room
+from magmadnn.memory.room import ALWAYS_THERE, Room
 from magmadnn.memory.unchanging import ReadOnlyKey
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> l
     held = sum(kept.nbytes for kept in before)
     stays = sum(kept.nbytes for kept in known.values())
     room = Room(device, lambda: held)
-    # To ask what is free takes a while; what takes the place of others needs no more than these.
-    if (new > held - stays or room.is_limited) and new + stays > room.nbytes:
+    # To ask what is free takes milliseconds: not for little, nor for what takes the place of as much.
+    asks = new > held - stays and new > ALWAYS_THERE
+    if (asks or room.is_limited) and new + stays > room.nbytes:
         return list(arrays)
     blocks = [kept.block for kept in before if kept not in known.values()]
     del before
