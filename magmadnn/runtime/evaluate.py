@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from magmadnn.backends.cpu.forks import cached_property
+from magmadnn.backends.cpu.forks import ProcessLock, cached_property
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.program.precision import precision as rounded
@@ -78,6 +78,8 @@ class Executable:
         self._plan: Plan | None = None
         self._native: NativeRunner | None = None
         self._cuda: CudaRunner | None = None
+        # runs use one memory; not guarded ones, in which workers that are threads may agree
+        self._one_at_a_time = ProcessLock(reentrant=True)
 
     @property
     def plan(self) -> Plan:
@@ -250,6 +252,8 @@ class Executable:
     ) -> list[Array]:
         """One run: outputs as arrays; updated variables have their new values afterwards.
 
+        Several threads may ask for runs without `guard`: one waits for the other.
+
         Args:
             feeds: arrays for the placeholders.
             watch: called with every value; the reference executor computes then.
@@ -259,7 +263,14 @@ class Executable:
             GraphError, ShapeError, DTypeError: if the feeds do not fit.
             NumericError: with `guard`, if NaN or infinity appears, naming where; nothing is updated then.
         """
-        workers = agreement() if guard else ALONE  # `guard` is the same for all of them
+        if guard:  # which is the same for all workers
+            return self._run(feeds, watch, True, agreement())
+        with self._one_at_a_time:
+            return self._run(feeds, watch, False, ALONE)
+
+    def _run(
+        self, feeds: Mapping[Node, Any], watch: Watch | None, guard: bool, workers: Agreement
+    ) -> list[Array]:
         if self.executor == "native" and watch is None:
             fed, sizes = self._bindings(feeds)
             runner = self._runner_for(sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from typing import Any
 
@@ -131,3 +132,23 @@ def test_more_threads_than_cores_finish(busy: int) -> None:
     for a, b in zip(wanted, got, strict=True):
         np.testing.assert_array_equal(a, b)
     assert seconds < 30, f"{seconds:.1f} s, {used:.1f} s of them computing"
+
+
+def test_threads_that_ask_one_model_at_once_get_their_own_answers() -> None:
+    x = np.random.default_rng(3).standard_normal((4, 1000, 200)).astype(np.float32)
+    layers = [md.layers.Input((200,)), md.layers.Dense(300, activation="relu"), md.layers.Dense(3)]
+    model = md.Model(layers, loss="cross_entropy", optimizer="adam", seed=1)
+    wanted = [np.array(model.predict(rows)) for rows in x]
+    found: list[list[bool]] = [[] for _ in x]
+
+    def ask(number: int) -> None:
+        for _ in range(20):
+            same = np.array_equal(model.predict(x[number]), wanted[number])
+            found[number].append(same)
+
+    asking = [threading.Thread(target=ask, args=(number,)) for number in range(len(x))]
+    for one in asking:
+        one.start()
+    for one in asking:
+        one.join()
+    assert found == [[True] * 20] * len(x)
