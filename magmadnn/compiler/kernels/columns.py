@@ -35,11 +35,12 @@ class Columns:
         store: results [columns].
         dtype: of numbers that only constants make.
         stacked: operands are stacks of matrices, of which those from `outer0` to `outer1` are reduced, each
-            by itself. Slots `<name>_outer` have the elements from one matrix to the next, and from its `row`
-            operands and results to the next ones: 0 for what is the same for all.
+            by itself; none of them is strided or padded. Slots `<name>_outer` have the elements from one
+            matrix to the next, and from its `row` operands and results to the next ones: 0 for what is the
+            same for all.
         blocked: operands are one matrix, in blocks of `row1` rows that are reduced like matrices of a stack,
             into a row of results each. A further slot `rows` has the number of all rows: the last block may
-            have fewer.
+            have fewer. Rows of strided and padded operands are numbered through all blocks.
         joins: what is reduced is what such a kernel made of blocks, and is combined in their order. Two more
             slots: `rows` has the number of all rows, `each` that of a block.
     """

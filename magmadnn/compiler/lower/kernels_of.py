@@ -98,6 +98,13 @@ class _Formulas:
             return False  # or a part of it that begins later
         return spread == ROW or (spread == FULL and operand.ndim == 1)
 
+    def matrix(self, node: Node) -> Formula:
+        """A matrix that is reduced as it lies."""
+        spread = self.layouts.spread(node, *matrix_of(node.shape))
+        assert spread is not None
+        strided = spread in (STRIDED, STRIDED_COLUMN)
+        return self.operand(node, spread, node.shape if strided else ())
+
     def operand(self, node: Node, spread: str, shape: Shape = ()) -> Formula:
         """Memory that the kernel reads; `shape` that it is seen in, where its rows are strided."""
         key = (node, spread, shape)
@@ -262,7 +269,7 @@ def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowe
     for total in (n for n in region.nodes if is_reduction(n)):
         source = total.inputs[0]
         made = source in region.elements
-        formula = _whole(formulas.of(source), source) if made else formulas.operand(source, FULL)
+        formula = _whole(formulas.of(source), source) if made else formulas.matrix(source)
         one = _added(reduce, Reduction("", combined_by(total), formula, total.dtype.name))
         formulas.define(total, ("value", one.name))
     results = [Result(f"y{i}", n.dtype.name, formulas.value(n), ROW) for i, n in enumerate(needed)]
@@ -274,7 +281,7 @@ def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowe
         bool(region.rows),
     )
     writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
-    return Lowered(kernel, tuple(formulas.reads), writes)
+    return Lowered(kernel, tuple(formulas.reads), writes, shapes=tuple(formulas.shapes))
 
 
 def _added(reduce: list[Reduction], one: Reduction) -> Reduction:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 
+from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.operands import FULL
 from magmadnn.compiler.kernels.rows import COMBINED, LONG_ROW, NARROW_ROW
 from magmadnn.compiler.layout import Joinable, Layouts, lies_in_rows
@@ -75,7 +76,7 @@ def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
     if op.kind is OpKind.POINTWISE:
         return layouts.spread(operand, *matrix_of(node.shape)) is not None
     if op.kind is OpKind.REDUCTION:
-        return _is_walked(node.attributes.get("axis"), operand, layouts)
+        return is_walked(node.attributes.get("axis"), operand, layouts)
     if op.kind is OpKind.CONTRACTION and operand.ndim > 1:
         return layouts.is_factor(operand)
     return True
@@ -102,16 +103,21 @@ def _start(node: Node, layouts: Layouts) -> int:
     return int(layouts.arrays[layouts.bases[node]].ctypes.data)
 
 
-def _is_walked(axes: object, operand: Node, layouts: Layouts) -> bool:
-    """Whether a reduction can walk over the operand of this layout: over its rows, or down its columns."""
+def is_walked(axes: object, operand: Node, layouts: Layouts) -> bool:
+    """Whether a reduction can walk over the operand of this layout: over its rows, or down its columns.
+
+    Over all rows of a matrix, or along each, kernels read every layout that they know; over the rows of each
+    matrix of a stack such only whose rows lie equally far apart.
+    """
     spread = layouts.spread(operand, *matrix_of(operand.shape))
-    return spread == FULL or (axes == (operand.ndim - 1,) and spread is not None)
+    alone = axes in ((operand.ndim - 1,), tuple(range(operand.ndim - 1)))
+    return spread == FULL or (alone and spread is not None)
 
 
 def paddable(
     program: Program, compilable: Callable[[Node], bool], loads: Container[Node]
 ) -> set[Node]:
-    """Movements that may have no memory: all that read them are formulas over their elements, or reduce rows.
+    """Movements that may have no memory: all that read them are formulas over their elements, or reductions.
 
     Args:
         program: what is compiled.
@@ -152,7 +158,7 @@ def _is_formula(reader: Node, node: Node, compilable: Callable[[Node], bool]) ->
     if not isinstance(reader.op, Op) or not compilable(reader):
         return False
     if reader.op.kind is OpKind.REDUCTION:
-        return _combines_rows(reader, node)
+        return _combines_rows(reader, node) or _combines_columns(reader, node)
     return reader.op.kind is OpKind.POINTWISE and reader.shape == node.shape
 
 
@@ -160,6 +166,12 @@ def _combines_rows(reader: Node, node: Node) -> bool:
     """Whether a reduction combines the elements of each row, of rows that are not cut into blocks."""
     along = reader.attributes.get("axis") == (node.ndim - 1,)
     return along and combined_by(reader) in COMBINED and is_below(node.shape[-1], LONG_ROW)
+
+
+def _combines_columns(reader: Node, node: Node) -> bool:
+    """Whether a reduction combines the rows of a matrix."""
+    leading = node.ndim > 1 and reader.attributes.get("axis") == tuple(range(node.ndim - 1))
+    return leading and combined_by(reader) in (*COMBINED, DEVIATIONS)
 
 
 def joinable(program: Program, compilable: Callable[[Node], bool]) -> dict[Node, Joinable]:

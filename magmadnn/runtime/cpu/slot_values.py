@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import MOST_AXES, Finish, Gemm, axis_slots
 from magmadnn.compiler.kernels.operands import FULL, PaddedOperand
 from magmadnn.compiler.kernels.rows import Rows
@@ -67,7 +68,7 @@ def _strided_slots(
 ) -> dict[str, int]:
     """Where the rows of strided operands begin: see `kernels.operands.Operand.spread`."""
     kernel = lowered.kernel.epilogue if isinstance(lowered.kernel, Gemm) else lowered.kernel
-    assert isinstance(kernel, Rows | Finish)
+    assert isinstance(kernel, Columns | Rows | Finish)
     operands = {operand.name: operand for operand in kernel.operands}
     nodes = {slot: node for slot, node, _ in lowered.reads}
     values: dict[str, int] = {}

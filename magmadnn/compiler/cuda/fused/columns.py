@@ -17,6 +17,7 @@ from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, Cell, Lines, Wri
 from magmadnn.compiler.cuda.text.function import Function, OfParts
 from magmadnn.compiler.cuda.text.parts import (
     kept,
+    padded_vector,
     parameters,
     place,
     seen,
@@ -26,7 +27,16 @@ from magmadnn.compiler.cuda.text.parts import (
 from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula, arguments_in
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, Operand
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    PADDED,
+    ROW,
+    STRIDED,
+    STRIDED_COLUMN,
+    Operand,
+    PaddedOperand,
+)
 from magmadnn.compiler.kernels.rows import Reduction
 
 from .deviations import (
@@ -48,6 +58,8 @@ _MOST_KEPT = 48
 # that a thread with neighbouring columns has on their way, in up to as many rows: few enough registers are
 # left then that two blocks share a multiprocessor
 _AHEAD_BYTES = 64
+STREAMS = (FULL, STRIDED, PADDED)  # operands with an element for each of the matrix
+_BY_ROW = (*STREAMS, COLUMN, STRIDED_COLUMN)
 COMBINED_AT_ONCE = 2  # reductions of groups of columns, where these use shared memory in turn
 
 
@@ -162,7 +174,7 @@ class _Text:
     def _groups(self) -> None:
         """Neighbouring columns by each thread: one load for all of them in a row."""
         kernel, lines, width = self.kernel, self.lines, self.variant.width
-        streams = [o for o in kernel.operands if o.spread == FULL]
+        streams = [o for o in kernel.operands if o.spread in STREAMS]
         block, across = self._block_of_matrix(), self.variant.across
         lines.add(f"const i64 first = ({block} * {across} + threadIdx.x) * {width};")
         for reduction in kernel.reduce:
@@ -238,8 +250,15 @@ class _Text:
 
     def _loaded(self, operand: Operand) -> str:
         """A group's elements of a row of an operand."""
-        at = place(operand, "row", "first")
-        return f"load<{self.variant.width}>((const {MEMORY[operand.dtype]} *)({at}))"
+        return self._vector(operand, "row", "first", self.variant.width)
+
+    def _vector(self, operand: Operand, row: str, column: str, width: int) -> str:
+        """Elements of a row of an operand, from a column on."""
+        if operand.spread in (STRIDED, STRIDED_COLUMN, PADDED) and self.kernel.in_pieces:
+            row = f"(rows_before + {row})"
+        if isinstance(operand, PaddedOperand):
+            return padded_vector(operand, row, column, width)
+        return f"load<{width}>((const {MEMORY[operand.dtype]} *)({place(operand, row, column)}))"
 
     def _load(self, streams: Sequence[Operand]) -> None:
         """A group's elements of a row."""
@@ -260,7 +279,7 @@ class _Text:
     def _grouped_leaf(self, leaf: Formula) -> Cell:
         if leaf[0] == "argument":
             operand = self.kernel.operands[leaf[1]]
-            if operand.spread == FULL:
+            if operand.spread in STREAMS:
                 return seen(f"{operand.name}_v.at[v]", operand.dtype)
         return self._leaf(leaf, "row")
 
@@ -274,6 +293,8 @@ class _Text:
         lines.add("const i64 outer = blockIdx.x / pieces;")
         for name in dict.fromkeys(part.name for part in self.kernel.apart):
             lines.add(f"{name} += outer * {name}_outer;")
+        if any(part.spread in (STRIDED, STRIDED_COLUMN, PADDED) for part in self.kernel.operands):
+            lines.add("const i64 rows_before = outer * row1;")
         if self.kernel.blocked:
             lines.add("row1 = rows - outer * row1 < row1 ? rows - outer * row1 : row1;")
         return "(blockIdx.x % pieces)"
@@ -299,13 +320,13 @@ class _Text:
     def _at_once(self) -> None:
         """Few rows: all of a lane's elements are on their way before the first is added."""
         lines, steps = self.lines, self.variant.steps
-        each = [o for o in self.kernel.operands if o.spread in (FULL, COLUMN)]
+        each = [o for o in self.kernel.operands if o.spread in _BY_ROW]
         for operand in each:
             lines.add(f"{MEMORY[operand.dtype]} {operand.name}_v[{steps}];")
         self._each_step()
         for operand in each:
             kind = MEMORY[operand.dtype]
-            at = f"*(const {kind} *)({place(operand, 'row', 'column')})"
+            at = f"{self._vector(operand, 'row', 'column', 1)}.at[0]"
             lines.add(f"{operand.name}_v[step] = live && row < row1 ? {at} : {kind}();")
         lines.add("}")
         self._held(self._add)
@@ -327,7 +348,7 @@ class _Text:
     def _held_leaf(self, leaf: Formula) -> Cell:
         if leaf[0] == "argument":
             operand = self.kernel.operands[leaf[1]]
-            if operand.spread in (FULL, COLUMN):
+            if operand.spread in _BY_ROW:
                 return seen(f"{operand.name}_v[step]", operand.dtype)
         return self._leaf(leaf, "row")
 
@@ -490,6 +511,9 @@ class _Text:
             rows = "rows" if self.kernel.joins else "row1 - row0"
             return self.lines.let(self.kernel.dtype, f"({TYPES[self.kernel.dtype]})({rows})")
         operand = self.kernel.operands[leaf[1]]
+        if operand.spread in (STRIDED, STRIDED_COLUMN, PADDED):
+            cell = seen(f"{self._vector(operand, row, 'column', 1)}.at[0]", operand.dtype)
+            return self.lines.let(cell.dtype, cell.text)
         at = place(operand, row, "column")
         if operand.spread not in (FULL, ROW, COLUMN):
             at = operand.name

@@ -9,9 +9,16 @@ from magmadnn.compiler.cuda.text.parts import width_for
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
-from magmadnn.compiler.kernels.operands import FULL
 
-from .columns import ACROSS, COMBINED_AT_ONCE, LARGE_GROUP, UNROLL, ColumnsVariant, in_turn
+from .columns import (
+    ACROSS,
+    COMBINED_AT_ONCE,
+    LARGE_GROUP,
+    STREAMS,
+    UNROLL,
+    ColumnsVariant,
+    in_turn,
+)
 
 # groups of columns of a block, where they are large and matrices are cut in pieces
 _ACROSS_OF_GROUPS = 16
@@ -38,7 +45,7 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     if -(-rows // lanes) > least_steps and not kernel.joins:
         width = width_for(kernel.parts, values, columns)
         if kernel.in_pieces:
-            outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread == FULL]
+            outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread in STREAMS]
             while width > 1 and any(step % width for step in outer):
                 width //= 2
             across = _across(width, columns)

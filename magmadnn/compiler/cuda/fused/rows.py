@@ -17,12 +17,11 @@ from magmadnn.compiler.cuda.text.formulas import (
     Cell,
     Lines,
     Writer,
-    literal,
-    register_dtype,
 )
 from magmadnn.compiler.cuda.text.function import Function, OfParts
 from magmadnn.compiler.cuda.text.parts import (
     kept,
+    padded_fill,
     padded_place,
     parameters,
     place,
@@ -331,13 +330,12 @@ class _Text:
     def _load_padded(self, operand: PaddedOperand, column: str, name: str, declare: bool) -> None:
         """A vector that is the operand's, or the constant around it; no width is such that it is both."""
         lines, width, memory = self.lines, self.variant.width, MEMORY[operand.dtype]
-        fill = kept(literal(operand.fill[1], register_dtype(operand.dtype)), operand.dtype)
         at, inside = lines.name("place"), ""
         if operand.has_edges:
             inside = f" && {column} >= {operand.name}_left && {column} < {operand.name}_right"
         kind = f"{vector_type(operand.dtype, width)} " if declare else ""
         lines.add(f"const PaddedRow {at} = {padded_place(operand)};")
-        lines.add(f"{kind}{name} = filled<{width}>(({memory}){fill});")
+        lines.add(f"{kind}{name} = filled<{width}>({padded_fill(operand)});")
         source = f"(const {memory} *)({operand.name} + {at}.begin + {column})"
         lines.add(f"if ({at}.inside{inside}) {name} = load<{width}>({source});")
 

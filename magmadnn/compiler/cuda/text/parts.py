@@ -18,7 +18,7 @@ from magmadnn.compiler.kernels.operands import (
     row_constant,
 )
 
-from .formulas import MEMORY, Cell, converted
+from .formulas import MEMORY, Cell, converted, literal, register_dtype
 
 Part = Operand | Result
 
@@ -66,13 +66,28 @@ def row_begin(slots: Sequence[str], axes: int, row: str) -> str:
     return f"strided_row<{axes}>({row}, {sizes}, {steps})"
 
 
-def padded_place(operand: PaddedOperand) -> str:
+def padded_place(operand: PaddedOperand, row: str = "row") -> str:
     """The `PaddedRow` of a row of a padded operand."""
     name, count = operand.name, range(operand.axes)
     numbers = ["1", *(f"{name}_size{k}" for k in count[1:])]
     given = [numbers, *([f"{name}_{what}{k}" for k in count] for what in ("step", "first", "end"))]
     axes = ", ".join(f"PerAxis<{len(count)}>{{{{{', '.join(part)}}}}}" for part in given)
-    return f"padded_row<{len(count)}>(row, {name}_origin, {axes})"
+    return f"padded_row<{len(count)}>({row}, {name}_origin, {axes})"
+
+
+def padded_fill(operand: PaddedOperand) -> str:
+    """The constant around a padded operand, as memory has it."""
+    fill = literal(operand.fill[1], register_dtype(operand.dtype))
+    return f"({MEMORY[operand.dtype]}){kept(fill, operand.dtype)}"
+
+
+def padded_vector(operand: PaddedOperand, row: str, column: str, width: int) -> str:
+    """Elements of a row of a padded operand, or the constant; no width is such that it is both."""
+    name, inside = operand.name, "true"
+    if operand.has_edges:
+        inside = f"{column} >= {name}_left && {column} < {name}_right"
+    source, found = f"(const {MEMORY[operand.dtype]} *){name}", padded_place(operand, row)
+    return f"load_padded<{width}>({source}, {found}, {column}, {inside}, {padded_fill(operand)})"
 
 
 def seen(text: str, dtype: str) -> Cell:

@@ -112,6 +112,15 @@ template <int V, typename T> __device__ __forceinline__ Vec<T, V> filled(T x) {
   return value;
 }
 
+// V elements of a row, or the constant around it.
+template <int V, typename T>
+__device__ __forceinline__ Vec<T, V> load_padded(const T *from, PaddedRow place, i64 column, bool inside,
+                                                 T fill) {
+  Vec<T, V> value = filled<V>(fill);
+  if (place.inside && inside) value = load<V>(from + place.begin + column);
+  return value;
+}
+
 // Read a byte that will be used later, so that it lies in the nearest cache by then.
 __device__ __forceinline__ void touch(const void *at) {
 #ifdef __CUDA_ARCH__

@@ -134,8 +134,8 @@ class Matrix:
         self._base = slots.array(part.name, self._item)
         self._row_step = slots.integer(part.slots[1]) if part.spread == FULL else code.integer(0)
 
-    def walked(self, starts: RowStarts) -> Matrix:
-        """The same of a strided operand in a walk over its rows."""
+    def walked(self, starts: RowStarts | PaddedStarts) -> Matrix:
+        """The same of a strided or padded operand in a walk over its rows."""
         other = copy(self)
         other._starts = starts
         return other

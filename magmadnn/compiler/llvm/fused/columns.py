@@ -18,13 +18,28 @@ has stored; or, where a block is read twice, with the rows of the next one fetch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import Formula
-from magmadnn.compiler.kernels.operands import FULL, Operand, Result
+from magmadnn.compiler.kernels.operands import (
+    FULL,
+    PADDED,
+    STRIDED,
+    STRIDED_COLUMN,
+    Operand,
+    Result,
+)
 from magmadnn.compiler.kernels.rows import Reduction
 from magmadnn.compiler.llvm.expressions.formulas import ITEMS, PRIMITIVES, Writer
-from magmadnn.compiler.llvm.expressions.operands import Matrix, lanes_for
+from magmadnn.compiler.llvm.expressions.operands import (
+    Matrix,
+    MatrixRow,
+    PaddedStarts,
+    RowStarts,
+    lanes_for,
+    starts_of,
+)
 from magmadnn.compiler.llvm.expressions.row_walk import neutral
 from magmadnn.compiler.llvm.ir.builder import Array, Code, Value, vector
 from magmadnn.compiler.llvm.ir.frame import Frame
@@ -38,6 +53,11 @@ _READ_AGAIN = 256  # columns of a piece, where a block is read twice
 _AHEAD = 4096  # elements from what is worked on to what is fetched, about
 _WIDEST = 8  # bytes of an element
 _KINDS = 3  # of numbers
+_BY_STARTS = (STRIDED, STRIDED_COLUMN, PADDED)  # operands whose rows begin where a walk says
+
+Starts = Mapping[Operand, RowStarts | PaddedStarts]
+# loads a vector of an operand's row from a column on
+Load = Callable[[Value, Value | None], Value]
 
 
 def columns_scratch_bytes(kernel: Columns) -> int:
@@ -51,13 +71,13 @@ def write_columns(kernel: Columns, code: Code, frame: Frame, target: Target) -> 
     matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
     row1 = frame.integer("row1")
     if not kernel.in_pieces:
-        _Writer(kernel, code, frame, lanes, matrices, row1).write()
+        _Writer(kernel, code, frame, lanes, matrices, row1, code.integer(0)).write()
         return
     steps = {part: frame.integer(f"{part.name}_outer") for part in kernel.apart}
     with code.loop(frame.integer("outer0"), frame.integer("outer1")) as outer:
         moved = {part: matrices[part].moved(outer * step) for part, step in steps.items()}
         end = code.smaller(row1, frame.integer("rows") - outer * row1) if kernel.blocked else row1
-        _Writer(kernel, code, frame, lanes, matrices | moved, end).write()
+        _Writer(kernel, code, frame, lanes, matrices | moved, end, outer * row1).write()
 
 
 class _Writer:
@@ -71,8 +91,11 @@ class _Writer:
         lanes: int,
         matrices: Mapping[Operand | Result, Matrix],
         row1: Value,
+        before: Value,
     ) -> None:
+        """`before`: rows of strided operands before the first."""
         self.kernel, self.code, self.lanes, self.matrices = kernel, code, lanes, matrices
+        self.frame, self.before = frame, before
         self.row0, self.row1 = frame.integer("row0"), row1
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
         self.item = ITEMS[kernel.dtype]
@@ -167,10 +190,37 @@ class _Writer:
         whole = end - (end - first) % _ROWS
         if self.kernel.blocked and not self.kernel.sums:
             whole = code.select(count <= _FEW * self.lanes, whole, first)
+        starts = self._starts(first)
         with code.loop(first, whole, _ROWS) as row:
-            self._combine(reduce, row, _ROWS, column, count)
+            self._combine(reduce, row, _ROWS, column, count, starts)
         with code.loop(whole, end) as row:
-            self._combine(reduce, row, 1, column, count)
+            self._combine(reduce, row, 1, column, count, starts)
+
+    def _starts(self, first: Value) -> Starts:
+        """Where rows begin from `first` on, of the operands of which each has to be found."""
+        made: dict[str, RowStarts | PaddedStarts] = {}
+        found: dict[Operand, RowStarts | PaddedStarts] = {}
+        for operand in self.kernel.operands:
+            if operand.spread in _BY_STARTS:
+                name = operand.like or operand.name
+                if name not in made:
+                    row = first + self.before
+                    made[name] = starts_of(self.code, self.frame, operand, row)
+                found[operand] = made[name]
+        return found
+
+    def _found(self, row: Value, starts: Starts) -> dict[Operand, Load]:
+        """How vectors of a row of these operands are loaded; then the next row begins."""
+        loads: dict[Operand, Load] = {}
+        for operand, start in starts.items():
+            matrix = self.matrices[operand].walked(start)
+            if operand.spread == STRIDED_COLUMN:
+                loads[operand] = partial(_given, matrix.load(row, row, 1, None))
+            else:
+                loads[operand] = partial(self._loaded, matrix.at_row(row))
+        for start in dict.fromkeys(starts.values()):
+            start.advance()
+        return loads
 
     def _start(self, numbers: Mapping[Reduction, Array], count: Value) -> None:
         """Numbers that change no result."""
@@ -179,17 +229,27 @@ class _Writer:
                 kind = vector(ITEMS[reduction.dtype], self.lanes)
                 memory.put(j, self.code.lift(neutral(reduction), kind))
 
+    def _loaded(self, found: MatrixRow, column: Value, mask: Value | None) -> Value:
+        return found.load(column, self.lanes, mask)
+
     def _combine(
-        self, reduce: Sequence[Reduction], row: Value, rows: int, column: Value, count: Value
+        self,
+        reduce: Sequence[Reduction],
+        row: Value,
+        rows: int,
+        column: Value,
+        count: Value,
+        starts: Starts,
     ) -> None:
         """Join some rows of a piece, in order, to its numbers of this block."""
+        found = [self._found(row + x, starts) for x in range(rows)]
 
         def join(j: Value, mask: Value | None) -> None:
             numbers = {r: self.parts[r].vector(j, self.lanes) for r in reduce}
             for x in range(rows):
                 if self.kernel.blocked and rows > 1 and mask is None:
                     self._fetch(row + x, column + j)
-                writer = self._writer(row + x, column + j, mask, {})
+                writer = self._writer(row + x, column + j, mask, {}, found[x])
                 for reduction, number in numbers.items():
                     value = writer.write(reduction.formula)
                     if reduction in self.kernel.sums:
@@ -227,8 +287,15 @@ class _Writer:
             self.matrices[result].store(self.row0, column, value, mask)
 
     def _writer(
-        self, row: Value, column: Value, mask: Value | None, numbers: dict[str, Value]
+        self,
+        row: Value,
+        column: Value,
+        mask: Value | None,
+        numbers: dict[str, Value],
+        found: Mapping[Operand, Load] | None = None,
     ) -> Writer:
+        """`found`: operands of this row whose place was found."""
+
         def leaf(formula: Formula) -> Value:
             if formula == ("rows",):
                 joins = self.kernel.joins
@@ -237,6 +304,8 @@ class _Writer:
             if formula[0] == "value":
                 return numbers[formula[1]]
             operand = self.kernel.operands[formula[1]]
+            if found and operand in found:
+                return found[operand](column, mask)
             return self.matrices[operand].load(row, column, self.lanes, mask)
 
         return Writer(self.code, leaf, vector(self.item, self.lanes))
@@ -244,3 +313,8 @@ class _Writer:
     def _joined(self, reduction: Reduction, total: Value, value: Value) -> Value:
         value = self.code.lift(value, vector(ITEMS[reduction.dtype], self.lanes))
         return PRIMITIVES[reduction.kind](self.code, total, value)
+
+
+def _given(number: Value, column: Value, mask: Value | None) -> Value:
+    """What is the same in all of a row."""
+    return number

@@ -18,7 +18,6 @@ from typing import Any
 from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
-    FULL,
     PADDED,
     SCALAR,
     STRIDED,
@@ -28,7 +27,7 @@ from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.program.late import late_nodes
 from magmadnn.compiler.regions.below import is_below
-from magmadnn.compiler.regions.copies import layouts_of
+from magmadnn.compiler.regions.copies import is_walked, layouts_of
 from magmadnn.compiler.regions.loads import is_product
 from magmadnn.compiler.regions.region import (
     ALONE,
@@ -253,9 +252,12 @@ class Fusion:
             return RegionKind.CALL  # which says that there is nothing to choose from
         if axes == (source.ndim - 1,) or self._is_single(source, axes):
             return RegionKind.ROWS
-        spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
-        in_columns = axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,)) and spread == FULL
-        return RegionKind.COLUMNS if in_columns else RegionKind.CALL
+        down = axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,))
+        return (
+            RegionKind.COLUMNS
+            if down and is_walked(axes, source, self.layouts)
+            else RegionKind.CALL
+        )
 
     def _is_of_all(self, node: Node) -> bool:
         """Whether a reduction of several axes walks over all elements as one row."""

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from magmadnn.compiler.formulas import is_cheap, is_pointwise
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    PADDED,
+    ROW,
+    SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
+)
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.region import is_reduction
 from magmadnn.graph.dim import product
@@ -16,7 +24,9 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
-_READ = (FULL, ROW, COLUMN, SCALAR)  # how such kernels read operands
+_READ = (FULL, ROW, COLUMN, SCALAR)  # how such kernels read operands,
+_ALSO = (STRIDED, STRIDED_COLUMN, PADDED)  # and where they combine all rows of one matrix
+_STREAMS = (FULL, STRIDED, PADDED)
 # ops whose kernels compute nothing besides, so that their results are stored,
 _STORES = (OpKind.GATHER, OpKind.SCATTER, OpKind.KERNEL, OpKind.LIBRARY, OpKind.LOOP, OpKind.RESULT)
 _READS_MEMORY = (*_STORES, OpKind.CONTRACTION)  # and those that read what is stored
@@ -98,10 +108,11 @@ class Producers:
 
     def _found(self, reduction: Node) -> list[Node]:
         source, found = reduction.inputs[0], set[Node]()
+        reads = (*_READ, *_ALSO) if reduces_rows(reduction) else _READ
         stack = [(source, reduction)]
         while stack:
             node, reader = stack.pop()
-            if self._is_private(node, reader, source):
+            if self._is_private(node, reader, source, reads):
                 found.add(node)
                 stack += [(self._rounded(i), node) for i in dict.fromkeys(node.inputs)]
         streams = self._streams([*found, reduction], found, source)
@@ -109,7 +120,7 @@ class Producers:
             return []
         return sorted(found, key=self._position.__getitem__)
 
-    def _is_private(self, node: Node, reader: Node, source: Node) -> bool:
+    def _is_private(self, node: Node, reader: Node, source: Node, reads: tuple[str, ...]) -> bool:
         """Whether a node is computed element by element, for one reader only."""
         if not is_pointwise(node) or not self._compilable(node) or self._layouts.is_view(node):
             return False
@@ -118,7 +129,7 @@ class Producers:
         own = (i for i in reader.inputs if self._layouts.bases[i] is node)
         rows, columns = source.shape[:-1], source.shape[-1]
         return all(self._rounded(i) is node for i in own) and all(
-            self._layouts.spread(i, rows, columns) in _READ for i in node.inputs
+            self._layouts.spread(i, rows, columns) in reads for i in node.inputs
         )
 
     def _rounded(self, node: Node) -> Node:
@@ -129,7 +140,9 @@ class Producers:
         rows, columns = source.shape[:-1], source.shape[-1]
         read = (i for node in readers for i in node.inputs if self._rounded(i) not in inner)
         return {
-            self._layouts.bases[i] for i in read if self._layouts.spread(i, rows, columns) == FULL
+            self._layouts.bases[i]
+            for i in read
+            if self._layouts.spread(i, rows, columns) in _STREAMS
         }
 
     def _stores_more(self, streams: set[Node], inner: set[Node]) -> bool:
