@@ -12,6 +12,7 @@ from magmadnn import ops
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda.schedule import launches
 from magmadnn.tensor import Operation
 from tests.runtime.cuda.devices import DEVICES, on
 
@@ -178,3 +179,23 @@ def test_stacks_in_uneven_steps_are_a_call_each(leading: tuple[int, ...], device
         (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
         assert there.text({}).count("cuBLASLt product 33 x 40 x 35 in float64") == 6
     np.testing.assert_allclose(found, np.matmul(*arrays), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_stacks_of_halves_are_one_call_of_the_library_that_counts_in_halves(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Factors are float32 to the product, and two bytes an element in memory."""
+    monkeypatch.setattr(launches, "choose_stacked", lambda *_: None)
+    rng, kind = np.random.default_rng(5), np.dtype(ml_dtypes.bfloat16)
+    # small whole numbers, so that sums are exact
+    arrays = [rng.integers(-1, 2, s).astype(kind) for s in ((5, 34, 40), (40, 48))]
+    nodes = [placeholder(f"x{k}", Spec(a.shape, a.dtype)) for k, a in enumerate(arrays)]
+    x, w = map(Operation, nodes)
+    made = x[:, 1:-1] @ ops.broadcast_to(w, (5, 40, 48))  # one every 34 rows beside one for all
+    with on(device):
+        there = Executable([made.node], executor="native", device="cuda")
+        (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
+        assert "cuBLASLt product 5 of 32 x 48 x 40" in there.text({})
+    wide = [a.astype(np.float32) for a in arrays]
+    np.testing.assert_array_equal(found.astype(np.float32), wide[0][:, 1:-1] @ wide[1])

@@ -28,7 +28,9 @@ def products_of(node: Node, layout: Layout, whole: ProductNode) -> list[ProductN
     step = rows * whole.strides[2] * node.dtype.itemsize
     sizes = (rows, *whole.sizes[1:])
     apart = [
-        _even_step(side, operand.dtype.itemsize)
+        _even_step(
+            side, layout.frames[operand].itemsize
+        )  # halves that the product widens are halves
         for side, operand in zip(places, node.inputs, strict=False)
     ]
     if None not in apart:
