@@ -58,10 +58,12 @@ class Joinable:
     Attributes:
         moved: the movements that read it: transposes.
         second: whether a product has it, or one of these, as its second factor.
+        single: whether a product that reads it has a single row or column.
     """
 
     moved: tuple[Node, ...]
     second: bool
+    single: bool
 
 
 class Layouts:
@@ -97,6 +99,7 @@ class Layouts:
         self.bases: dict[Node, Node] = {}
         self.joined: dict[Node, int] = {}
         self.padded: set[Node] = set()
+        self._uneven: set[Node] = set()  # joined matrices of two axes, neither of them contiguous
         self._joinable, self._paddable = joinable, paddable
         self.sizes: dict[str, int] = {}
         self._met: set[Dim] = set()  # sizes whose symbols have a stand-in
@@ -122,6 +125,7 @@ class Layouts:
         other._loads = {new[node] for node in self.bases if node in self._loads}
         other.joined = {new[node]: rows for node, rows in self.joined.items()}
         other.padded = {new[node] for node in self.padded}
+        other._uneven = {new[node] for node in self._uneven}
         return other
 
     def laid_out(self, new: Mapping[Node, Node]) -> Layouts | None:
@@ -133,7 +137,7 @@ class Layouts:
         copied = {new[node] for node in self.bases if node in self._copied}
         loads = {new[node] for node in self.bases if node in self._loads}
         joinable = {
-            new[node]: Joinable(tuple(new[reader] for reader in how.moved), how.second)
+            new[node]: Joinable(tuple(new[reader] for reader in how.moved), how.second, how.single)
             for node, how in self._joinable.items()
         }
         paddable = {new[node] for node in self.bases if node in self._paddable}
@@ -194,7 +198,12 @@ class Layouts:
                 return _reshaped(source, packed.shape)
         result = self.seen(node, source, self.sizes)
         same_memory = result.size and source.size and np.may_share_memory(result, source)
-        return result if same_memory and result.dtype == source.dtype else None
+        if not same_memory or result.dtype != source.dtype:
+            return None
+        if self._is_uneven(node, result):
+            self.joined[node] = 1
+            self._uneven.add(node)
+        return result
 
     def _is_padded(self, node: Node, source: Array) -> bool:
         """Whether readers look a movement up in its operand's memory, and convert what they find."""
@@ -254,6 +263,20 @@ class Layouts:
                 return rows
         return 0
 
+    def _is_uneven(self, node: Node, matrix: Array) -> bool:
+        """Whether a view is a first factor whose rows and columns both lie apart, or repeat themselves.
+
+        Products of a single row or column have kernels that read packed matrices: with a copy they take a
+        third of the time.
+        """
+        how = self._joinable.get(node)
+        if how is None or how.second or how.single:
+            return False
+        if node.inputs[0] in self._loaded or is_gemm_operand(matrix):
+            return False
+        readers = (self._moved(reader, matrix, self.sizes) for reader in how.moved)
+        return all(_is_transpose(found, matrix) for found in readers)
+
     def _packed(self, node: Node, source: Array) -> Array | None:
         """What a movement makes of packed elements; None where it changes their order, or leaves some out."""
         packed = _unread(source.shape, np.dtype(np.uint8))
@@ -271,7 +294,7 @@ class Layouts:
         """
         if node in self._loads or node in self.padded:
             return source
-        if node in self.joined:
+        if node in self.joined and node not in self._uneven:
             if node.inputs[0] not in self.joined:
                 return source
             rows = self.joined[node.inputs[0]]

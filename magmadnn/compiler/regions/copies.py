@@ -191,14 +191,16 @@ def joinable(program: Program, compilable: Callable[[Node], bool]) -> dict[Node,
 
     found = {}
     for node in program.nodes():
-        if _is_movement(node) and node.inputs[0].ndim > 2 and users[node]:
+        if _is_movement(node) and users[node]:
             moved = tuple(reader for reader in users[node] if _is_movement(reader))
             inside = roots.isdisjoint((node, *moved)) and all(users[other] for other in moved)
             direct = (reader for reader in users[node] if reader not in moved)
             if inside and are_products(direct, node):
                 if all(are_products(users[other], other) for other in moved):
                     factors = (node, *moved)
-                    found[node] = Joinable(moved, any(_is_second(users[f], f) for f in factors))
+                    second = any(_is_second(users[f], f) for f in factors)
+                    read = (r for f in factors for r in users[f] if r not in moved)
+                    found[node] = Joinable(moved, second, any(map(_is_single, read)))
     return found
 
 
@@ -211,6 +213,11 @@ def _is_movement(node: Node) -> bool:
 def _is_factor(node: Node, reader: Node) -> bool:
     """Whether a product of two matrices reads it as one of them."""
     return is_product(reader) and reader.ndim == 2 and reader.inputs.count(node) == 1
+
+
+def _is_single(reader: Node) -> bool:
+    """Whether a product has one row or one column."""
+    return any(is_below(size, 2) for size in reader.shape[-2:])
 
 
 def _is_second(readers: Iterable[Node], factor: Node) -> bool:
