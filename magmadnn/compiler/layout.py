@@ -18,7 +18,7 @@ import math
 import mmap
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -59,11 +59,14 @@ class Joinable:
         moved: the movements that read it: transposes.
         second: whether a product has it, or one of these, as its second factor.
         single: whether a product that reads it has a single row or column.
+        stacked: whether products read it as a stack of matrices of equally many rows: its rows are two axes
+            of memory, and elements of a row lie side by side.
     """
 
     moved: tuple[Node, ...]
     second: bool
     single: bool
+    stacked: bool = False
 
 
 class Layouts:
@@ -137,7 +140,7 @@ class Layouts:
         copied = {new[node] for node in self.bases if node in self._copied}
         loads = {new[node] for node in self.bases if node in self._loads}
         joinable = {
-            new[node]: Joinable(tuple(new[reader] for reader in how.moved), how.second, how.single)
+            new[node]: replace(how, moved=tuple(new[reader] for reader in how.moved))
             for node, how in self._joinable.items()
         }
         paddable = {new[node] for node in self.bases if node in self._paddable}
@@ -254,6 +257,10 @@ class Layouts:
         how, memory = self._joinable[node], self.arrays[self.bases[node.inputs[0]]]
         if how.second and matrix.size <= memory.size:
             return 0
+        if how.stacked:
+            outer, row, element = source.strides
+            forwards = outer >= 0 and row > 0 and element == source.itemsize
+            return 2 if forwards and matrix.shape[1] == source.shape[2] else 0
         readers = (self._moved(reader, matrix, self.sizes) for reader in how.moved)
         if not all(_is_transpose(found, matrix) for found in readers):
             return 0
@@ -270,7 +277,7 @@ class Layouts:
         third of the time.
         """
         how = self._joinable.get(node)
-        if how is None or how.second or how.single:
+        if how is None or how.second or how.single or how.stacked:
             return False
         if node.inputs[0] in self._loaded or is_gemm_operand(matrix):
             return False

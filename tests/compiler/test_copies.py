@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from magmadnn import ops
+from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.plan.planning import ON_CPUS, native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
+from magmadnn.memory import as_dtype
 from magmadnn.tensor import Operation
 
 Make = Callable[[Operation], Operation]
 Shape = tuple[int, ...]
 
 
-def fed(shape: Shape, name: str) -> Operation:
-    return Operation(placeholder(name, Spec(shape, np.dtype(np.float32))))
+def fed(shape: Shape, name: str, dtype: str = "float32") -> Operation:
+    return Operation(placeholder(name, Spec(shape, as_dtype(dtype))))
 
 
 def pad(*widths: tuple[int, int]) -> Make:
@@ -42,7 +43,8 @@ READERS: dict[str, Make] = {
     "relu": ops.relu,
 }
 # Copies on a CPU and on a GPU for each reader. What is left: a formula over elements that lie apart, second
-# factors, which a CPU's products copy anyhow, and first factors of a GPU's that its library cannot read.
+# factors, which a CPU's products copy anyhow, and first factors that a GPU's products cannot read; slices of
+# sequences that they can, as stacks: tests/runtime/cuda/test_slices_in_products.py.
 LAYOUTS: list[tuple[str, Shape, Make, str]] = [
     ("some rows", (100, 64), lambda x: x[5:69], "00 00 00 00 00 00 00"),
     ("some columns", (64, 100), lambda x: x[:, 8:72], "00 00 00 00 00 00 00"),
@@ -82,3 +84,15 @@ def test_copies(case: tuple[str, Shape, Make, str]) -> None:
         on_cpu = copies(made, libraries=ON_CPUS)
         found.append(f"{on_cpu}{copies(made, rounding=False, libraries=frozenset())}")
     assert " ".join(found) == expected
+
+
+def test_halves_are_padded_and_multiplied_as_halves() -> None:
+    """No conversion to float32 takes the place of the pad: the product would not be one of halves."""
+    x, w = fed((64, 59), "x", "bfloat16"), fed((64, 40), "w", "bfloat16")
+    made = pad((0, 0), (2, 3))(x) @ w
+    plan = native_plan(Program.of([made.node]), rounding=False, libraries=frozenset())
+    assert [work.region.kind for work in plan.work] == [RegionKind.MOVE, RegionKind.GEMM]
+    lowered = plan.work[-1].lowered
+    assert lowered is not None
+    assert isinstance(lowered.kernel, Gemm)
+    assert lowered.kernel.halves == "bfloat16"

@@ -92,7 +92,8 @@ class Gemm:
             or `ldb` is the distance of the copy's blocks. "": both lie in memory as they are.
         joined_a: 0, or of how many axes of memory the rows of A are: then A is a matrix whose rows are
             the leading axes of a strided array, and its columns the others, each joined in their order.
-            It is not transposed, loaded or shared, and `lda` is not used.
+            It is not transposed, loaded or shared, and `lda` is not used. Emitters for devices know none;
+            their runtime takes two axes for a stack of products.
         joined_b: the same of B.
     """
 

@@ -10,6 +10,9 @@ an image, as the matrix of a convolution's product, are such a view: `[n, y, x, 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
+
+import numpy as np
 
 from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.operands import FULL
@@ -19,7 +22,7 @@ from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.program import Program
 
-from .below import is_below
+from .below import is_at_least, is_below
 from .loads import illegal_loads, is_product, possible_loads
 from .region import combined_by, matrix_of
 
@@ -32,6 +35,9 @@ _PACKED = (
     OpKind.LOOP,
 )
 
+# products of a stack: rows of each matrix and length of a row at least, columns of the second factor at most
+_STACK_ROWS, _STACK_DEPTH, _STACK_COLUMNS = 32, 64, 256
+
 
 def layouts_of(
     program: Program, compilable: Callable[[Node], bool], *, rounding: bool = True
@@ -42,10 +48,15 @@ def layouts_of(
         program: what is compiled.
         compilable: whether compiled code can do a node.
         rounding: whether kernels round float32 to half precision as they read it; they all widen
-            halves. Those that round, on the CPU, also read matrices of joined axes.
+            halves. Those that round, on the CPU, also read matrices of joined axes; the others stacks of
+            matrices in their place, where `_is_stack` holds.
     """
     nodes, loads = program.nodes(), possible_loads(program, compilable, rounding)
-    joined = joinable(program, compilable) if rounding else {}
+    joined = joinable(program, compilable)
+    if not rounding:
+        joined = {
+            n: replace(how, stacked=True) for n, how in joined.items() if _is_stack(n, program)
+        }
     loads -= _of_pads(program, compilable, loads)
     while True:
         padded = paddable(program, compilable, loads)
@@ -136,9 +147,13 @@ def paddable(
 
 
 def _of_pads(program: Program, compilable: Callable[[Node], bool], loads: set[Node]) -> set[Node]:
-    """Conversions that are formulas over the elements of what has no memory then, and not done on reading."""
-    candidates = paddable(program, compilable, ())
-    found = {node for node in loads if node.inputs[0] in candidates}
+    """Conversions that are formulas over the elements of what has no memory then, and not done on reading.
+
+    None that a product reads: halves that are copied are half as many bytes, and multiplied as halves.
+    """
+    candidates, readers = paddable(program, compilable, ()), program.readers
+    read = {node for node in loads if any(map(is_product, readers[node]))}
+    found = {node for node in loads - read if node.inputs[0] in candidates}
     if not found:
         return found
     padded = Layouts(program.nodes(), (), loads - found, {}, candidates).padded
@@ -218,6 +233,28 @@ def _is_factor(node: Node, reader: Node) -> bool:
 def _is_single(reader: Node) -> bool:
     """Whether a product has one row or one column."""
     return any(is_below(size, 2) for size in reader.shape[-2:])
+
+
+def _is_stack(node: Node, program: Program) -> bool:
+    """Whether products on a GPU are faster that read a matrix as a stack, where it is one, than with a copy.
+
+    Those of a stack have the second factor in common. Measured on an H200: the fewer columns they have, the
+    more of the time the copy takes; with many a product of all rows at once is the faster one. Small
+    ones are left to kernels that compute a whole step.
+    """
+    source = node.inputs[0]
+    if source.ndim != 3 or node.dtype != np.float32 or source.shape[-1] != node.shape[-1]:
+        return False
+    if not is_at_least(source.shape[1], _STACK_ROWS) or not is_at_least(
+        source.shape[2], _STACK_DEPTH
+    ):
+        return False
+    return all(
+        is_product(reader)
+        and reader.inputs[0] is node
+        and is_below(reader.shape[-1], _STACK_COLUMNS + 1)
+        for reader in program.readers[node]
+    )
 
 
 def _is_second(readers: Iterable[Node], factor: Node) -> bool:

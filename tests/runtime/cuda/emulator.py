@@ -546,11 +546,10 @@ class Emulator:
         return [getattr(library, f"run_{name}") for name in names]
 
     def algorithms(self, node: ProductNode | ConvolutionNode, most: int = 1) -> list[bytes]:
-        """All do the same; there is none for what cuBLASLt refuses."""
-        if isinstance(node, ConvolutionNode):
-            return list(self.proposals[:most])
-        taken = node.halves is not None or node.stored is None
-        return list(self.proposals[:most]) if taken else []
+        """All do the same. Only products that cuBLASLt's documentation has are asked for."""
+        if isinstance(node, ProductNode):
+            assert node.halves is not None or node.stored is None
+        return list(self.proposals[:most])
 
     def workspace(self, node: MatrixNode | ConvolutionNode | FourierNode) -> int:
         return self.workspace_bytes

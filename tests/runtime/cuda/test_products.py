@@ -19,6 +19,7 @@ from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.program.precision import precision as precision_pass
 from magmadnn.graph.program import Program
+from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda import algorithms
 from magmadnn.runtime.cuda.measured import RecordsOf
 from magmadnn.runtime.cuda.running import kept_slices, sliced_plans
@@ -107,6 +108,27 @@ def test_what_the_library_refuses_is_a_kernels(monkeypatch: pytest.MonkeyPatch) 
             assert any(n.scales or n.bias or n.positive for n in products(engine)) == bool(some)
             made[-1].values()
     assert distance(*made) < 1e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_products_of_float32_are_rounded_by_a_kernel(
+    device: str, half: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library has none of float32 that stores halves, whatever it proposes: memory would overflow."""
+    monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in ((257, 36), (36, 64)))
+    x, w = (placeholder(name, array.shape) for name, array in (("x", a), ("w", b)))
+    made = ops.cast(x @ w, half)
+    with on(device):
+        step = Executable([made.node], executor="native", device="cuda")
+        (found,) = step.run({x.node: a, w.node: b})
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    assert found.dtype.name == half
+    # some 36 roundings to TF32, and one to the half: 8 and 11 bits
+    allowed = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[half]
+    assert np.abs(found.astype(np.float64) - wanted).max() < 2 * allowed * np.abs(wanted).max()
 
 
 # --- which algorithm ---------------------------------------------------------------------------------

@@ -268,4 +268,5 @@ def _cut(sizes: tuple[int, int, int], transpose_b: bool) -> tuple[int, int]:
 
 def can_be_small(kernel: Gemm) -> bool:
     """Whether a product can be made so."""
-    return kernel.halves is None and isinstance(kernel.epilogue, Finish | None)
+    plain = kernel.halves is None and not kernel.joined
+    return plain and isinstance(kernel.epilogue, Finish | None)

@@ -75,7 +75,8 @@ def _uses_library(
     for work in plan.work:
         kernel = None if work.lowered is None else work.lowered.kernel
         if isinstance(kernel, Gemm):
-            own = product_of(work.region).ndim == 2 and choose_gemm(
+            single = product_of(work.region).ndim == 2 and not kernel.joined_a
+            own = single and choose_gemm(
                 kernel, slot_values(work, frames, sizes), chip, tensor_float
             )
             if not own:

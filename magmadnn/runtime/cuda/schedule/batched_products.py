@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from magmadnn.backends.cuda.engine import ProductNode
+from magmadnn.compiler.kernels.gemm import Gemm, axis_slots
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 from magmadnn.runtime.cuda.layout import Layout
@@ -43,6 +45,20 @@ def products_of(node: Node, layout: Layout, whole: ProductNode) -> list[ProductN
         replace(whole, sizes=sizes, a=a, b=b, c=whole.c + number * step)
         for number, (a, b) in enumerate(zip(*places, strict=True))
     ]
+
+
+def apart(
+    gemm: Gemm, values: Mapping[str, int]
+) -> tuple[Gemm, dict[str, tuple[tuple[int, int], ...]]]:
+    """A product whose first factor's rows are two axes of memory, as one of a stack that shares the second.
+
+    Returns:
+        The product of each matrix, and the axes that `stack_axes` gives of a stack.
+    """
+    sizes = [values[slot] for slot in axis_slots("a", "row")]
+    (count, step), (_, row) = zip(sizes[-4::2], sizes[-3::2], strict=True)
+    assert row == values["lda"]
+    return replace(gemm, joined_a=0), {"a": ((count, step),), "b": ((count, 0),)}
 
 
 def _even_step(places: list[int], itemsize: int) -> int | None:

@@ -39,7 +39,7 @@ from magmadnn.runtime.cuda.code import chip_of
 from magmadnn.runtime.cuda.layout import Layout
 
 from .array_calls import array_call, takes_arrays
-from .batched_products import products_of, stack_axes
+from .batched_products import apart, products_of, stack_axes
 from .hazards import Span
 from .host_calls import host_call
 from .launch import Item
@@ -228,13 +228,16 @@ class Items:
         rows, columns = values["row1"], values["column1"]
         if not rows or not columns:
             return []
-        own = None
+        own, axes = None, None
+        if gemm.joined_a:
+            gemm, axes = apart(gemm, values)
+        elif node.ndim > 2:
+            axes = stack_axes(node, self._layout)
         if self.small:
             own = small_gemm(gemm, values, any_size)
-        elif node.ndim == 2:
+        elif axes is None:
             own = choose_gemm(gemm, values, self.chip, self._tensor_float)
         else:
-            axes = stack_axes(node, self._layout)
             own = choose_stacked(gemm, values, axes, self.chip, self._tensor_float)
         if own is not None:
             return [Item(own, reads, writes[:-1] if gemm.unread else writes)]
@@ -243,6 +246,15 @@ class Items:
             (gemm.transpose_a, gemm.transpose_b), values["a"], values["b"], values["c"],
             (values["lda"], values["ldb"], values["ldc"]), 0, halves=gemm.halves,
         )  # fmt: skip
+        if node.ndim == 2 and axes is not None:
+            ((count, step),) = axes["a"]
+            each = rows // count
+            whole = replace(
+                whole,
+                sizes=(each, *whole.sizes[1:]),
+                count=count,
+                steps=(step, 0, each * values["ldc"]),
+            )
         if node.ndim == 2 and (made := self._folded(work, whole, values)):
             return made
         bare = writes[-1]  # the product's own memory is the last
@@ -267,10 +279,13 @@ class Items:
         if over is not None and any(values[over + s] != values[slot + s] for s in ("", "_row")):
             return []
         stored = None if found.result.dtype == bare.dtype else found.result.dtype
+        if stored is not None and bare.halves is None:
+            return []  # no such product is documented, so the library is not asked: it may say yes
         row = values["ldc"] if slot == "c" else values[f"{slot}_row"]
         product = replace(
             bare, c=values[slot], strides=(*bare.strides[:2], row), stored=stored,
             bias=0 if found.bias is None else values[found.bias], positive=found.positive,
+            steps=(*bare.steps[:2], bare.sizes[0] * row if bare.count > 1 else 0),
         )  # fmt: skip
         before: list[Item] = []
         if found.scales is not None:
