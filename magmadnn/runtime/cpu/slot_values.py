@@ -77,7 +77,7 @@ def _strided_slots(
         if isinstance(operand, PaddedOperand):
             found = padding_of(nodes[slot], array, bind_shape(shape, sizes), sizes)
             assert found is not None
-            values |= zip(operand.slots[1:], _padded_numbers(found, operand), strict=True)
+            values |= zip(operand.slots[1:], padded_numbers(found, operand), strict=True)
             continue
         seen = broadcast(array, bind_shape(shape, sizes))
         assert seen is not None
@@ -89,7 +89,7 @@ def _strided_slots(
     return values
 
 
-def _padded_numbers(found: Padding, operand: PaddedOperand) -> list[int]:
+def padded_numbers(found: Padding, operand: PaddedOperand) -> list[int]:
     """What the slots of a padded operand hold, but for its address."""
     axes = [Axis(1, 0, 0, 1)] * (operand.axes - len(found.axes)) + list(found.axes)
     numbers = [axis.size for axis in axes[1:]]

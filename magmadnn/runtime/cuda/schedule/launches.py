@@ -51,6 +51,7 @@ from .library.library_calls import LibraryCalls
 from .library.pictures import Pictures, takes_pictures
 from .library.rooms import Rooms
 from .loops import LoopSteps
+from .pads import padded_copy
 from .small import is_small
 from .wide_boxes import alignment_of, widened
 
@@ -167,7 +168,11 @@ class Items:
             return self._in_blocks(work.lowered, values, room)
         kernel = work.lowered.kernel
         if isinstance(kernel, Move):
-            launch = self._moved(kernel, work.region.nodes[0], values)
+            padded = self._padded(work)
+            if padded is not None:
+                launch = choose(*padded, self.chip)
+            else:
+                launch = self._moved(kernel, work.region.nodes[0], values)
         else:
             launch = choose(kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
@@ -342,6 +347,17 @@ class Items:
             values[slot] = self._layout.address(node)
         values[FAULTS] = self._layout.faults
         return values
+
+    def _padded(self, work: Work) -> tuple[Rows, dict[str, int]] | None:
+        """The kernel of a copy with a constant around it, where that is one over rows."""
+        node, layout = work.region.nodes[0], self._layout
+        if len(node.inputs) != 1:
+            return None
+        (operand,) = node.inputs
+        source, goal = layout.address(operand), layout.address(node)
+        places = (source, layout.span(operand)[1]), (goal, layout.span(node)[1])
+        arrays = layout.frames[operand], layout.frames[node]
+        return padded_copy(node, *arrays, layout.sizes, places)
 
     def _moved(self, kernel: Move, node: Node, values: dict[str, int]) -> Launch | None:
         """The launch of a movement, for whose slots its table and constants are put on the device.
