@@ -45,6 +45,7 @@ from .parts_in_place import parts_placed
 Pass = Callable[[Draft], Draft]
 # Algorithms that ops offer beside what they are made of by rule.
 ON_CPUS = frozenset({"winograd", "fft", "indexed pads"})
+ON_GPUS = frozenset({"indexed pads of few axes"})
 ONE_SAMPLE = "one sample"  # what ops offer for a run of a single one, beside these
 
 

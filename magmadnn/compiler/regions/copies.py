@@ -18,6 +18,7 @@ from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.operands import FULL
 from magmadnn.compiler.kernels.rows import COMBINED, LONG_ROW, NARROW_ROW
 from magmadnn.compiler.layout import Joinable, Layouts, lies_in_rows
+from magmadnn.graph.dim import Size
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.program import Program
@@ -35,8 +36,10 @@ _PACKED = (
     OpKind.LOOP,
 )
 
-# products of a stack: rows of each matrix and length of a row at least, columns of the second factor at most
-_STACK_ROWS, _STACK_DEPTH, _STACK_COLUMNS = 32, 64, 256
+# products of a stack: rows of each matrix and length of a row at least, columns of the second factor at most,
+# and those for which any number of rows will do
+_STACK_ROWS, _STACK_DEPTH, _STACK_COLUMNS, _FEW_COLUMNS = 32, 64, 256, 32
+_TILES, _LARGEST_TILE = (32, 64), 128  # rows of a library's tiles
 
 
 def layouts_of(
@@ -238,9 +241,11 @@ def _is_single(reader: Node) -> bool:
 def _is_stack(node: Node, program: Program) -> bool:
     """Whether products on a GPU are faster that read a matrix as a stack, where it is one, than with a copy.
 
-    Those of a stack have the second factor in common. Measured on an H200: the fewer columns they have, the
-    more of the time the copy takes; with many a product of all rows at once is the faster one. Small
-    ones are left to kernels that compute a whole step.
+    Those of a stack have the second factor in common. Measured on an H200, in TF32 and in float32: the fewer
+    columns they have, the more of the time the copy takes. A product of all rows at once fills its tiles, one
+    of a stack computes what is left of the last tile of each matrix for nothing: at most an eighth, unless
+    columns are few, since it would outweigh the copy. Small ones are left to kernels that compute a whole
+    step.
     """
     source = node.inputs[0]
     if source.ndim != 3 or node.dtype != np.float32 or source.shape[-1] != node.shape[-1]:
@@ -252,9 +257,20 @@ def _is_stack(node: Node, program: Program) -> bool:
     return all(
         is_product(reader)
         and reader.inputs[0] is node
-        and is_below(reader.shape[-1], _STACK_COLUMNS + 1)
+        and (
+            is_below(reader.shape[-1], _FEW_COLUMNS + 1)
+            or (is_below(reader.shape[-1], _STACK_COLUMNS + 1) and _fills(source.shape[1]))
+        )
         for reader in program.readers[node]
     )
+
+
+def _fills(rows: Size) -> bool:
+    """Whether a product's rows fill tiles of them but for an eighth."""
+    unused = -(-rows // _LARGEST_TILE) * _LARGEST_TILE - rows
+    if is_below(8 * unused - rows, 1):
+        return True
+    return any(is_at_least(rows, tile - tile // 8) and is_below(rows, tile + 1) for tile in _TILES)
 
 
 def _is_second(readers: Iterable[Node], factor: Node) -> bool:

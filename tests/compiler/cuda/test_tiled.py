@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.compiler.cuda.gemm.stacked import StackedProduct, choose_stacked, picking
+from magmadnn.compiler.cuda.gemm.stacked import (
+    StackedProduct,
+    choose_shared,
+    choose_stacked,
+    picking,
+)
 from magmadnn.compiler.cuda.gemm.tiled import TiledProduct
 from magmadnn.compiler.cuda.module import OPTIONS, module_text
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
@@ -185,6 +190,22 @@ def test_what_other_kernels_are_better_for() -> None:
     assert not is_tiled((128, 128, 784), 256, exact=True)
     assert not is_tiled((128, 128, 784), 256, dtype="float64")
     assert not is_tiled((128, 128, 785), 256)
+
+
+def test_which_products_of_one_second_factor_are_a_library_s() -> None:
+    """Large ones, but for few columns in TF32."""
+
+    def is_own(count: int, sizes: tuple[int, int, int], exact: bool = False) -> bool:
+        m, n, k = sizes
+        values = {"row0": 0, "row1": m * count, "column0": 0, "column1": n, "k": k}
+        values |= {"lda": k, "ldb": n, "ldc": n, "a": 0, "b": 0, "c": 0, "cuts": 0}
+        axes = {"a": ((count, (m + 2) * k),), "b": ((count, 0),)}
+        return choose_shared(Gemm("float32"), values, axes, H100, not exact) is not None
+
+    assert is_own(8, (32, 64, 64)) and is_own(8, (32, 64, 64), exact=True)
+    assert is_own(64, (128, 64, 256)) and not is_own(64, (128, 64, 256), exact=True)
+    assert is_own(256, (128, 10, 512)) and not is_own(256, (128, 10, 512), exact=True)
+    assert not is_own(256, (128, 64, 512)) and not is_own(64, (128, 256, 256))
 
 
 @pytest.mark.parametrize(("major", "architecture"), ARCHITECTURES)

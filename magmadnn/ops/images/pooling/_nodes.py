@@ -9,7 +9,8 @@ broadcast over r.
 A pad is stored, or where `indexed` is asked for found by indices: each view is a pad of a view of x, which
 kernels over rows read without one. On the CPU that is faster. On an H100 a step of GoogLeNet took 21.1 ms in
 place of 16.2, for finding indices costs more there than the copies; the largest values of pictures have
-kernels of their own there (`_calls.py`).
+kernels of their own there (`_calls.py`). Where windows have strides, so that few share a place, sequences and
+means of pictures took 0.39 to 0.92 of the time with a copy on an H200: these are found by indices there too.
 """
 
 from __future__ import annotations

@@ -182,10 +182,26 @@ def _split_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
     return Axes((names,) * len(specs), names)
 
 
-def _otherwise(nodes: Any, name: str = "", call: Any = None) -> dict[str, Any]:
-    """What an op becomes on targets for which pads are found by indices, or that have a kernel for it."""
+def _otherwise(
+    nodes: Any, name: str = "", call: Any = None, *, most_axes: int = 1
+) -> dict[str, Any]:
+    """What an op becomes on targets for which pads are found by indices, or that have a kernel for it.
+
+    Args:
+        nodes: makes it of other ops.
+        name: of the kernel.
+        call: of it.
+        most_axes: along how many axes of windows that share few places a GPU is faster by indices too.
+    """
+
+    def of_few_axes(x: Any, *rest: Any, strides: tuple[int, ...], **told: Any) -> Any:
+        if len(strides) > most_axes or min(strides) < 2:
+            return None
+        return nodes(x, *rest, strides=strides, indexed=True, **told)
+
     found = {} if call is None else {name: call}
-    return {**found, "indexed pads": functools.partial(nodes, indexed=True)}
+    by_indices = functools.partial(nodes, indexed=True)
+    return {**found, "indexed pads": by_indices, "indexed pads of few axes": of_few_axes}
 
 
 max_pooling: Op = Op(
@@ -304,7 +320,7 @@ average_pooling: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_nodes.average_pooling,
-    by_library=_otherwise(_nodes.average_pooling),
+    by_library=_otherwise(_nodes.average_pooling, most_axes=2),
     notes=_NOTES
     + "`count_padding` counts the padding as zeros that are part of the mean (as PyTorch does "
     "unless told otherwise); without it only places of x count, as in TensorFlow.",

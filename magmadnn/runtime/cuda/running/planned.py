@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from magmadnn.backends.cuda import device_engine
 from magmadnn.compiler.plan.native_plan import LaterPlan
-from magmadnn.compiler.plan.planning import native_plan
+from magmadnn.compiler.plan.planning import ON_GPUS, native_plan
 from magmadnn.compiler.program.decompose import has_calls
 from magmadnn.graph.program import LaterProgram, Program
 from magmadnn.runtime.cuda.schedule.library.few_pooled import OF_FEW_POOLED
@@ -32,7 +32,7 @@ def runner_of(program: Program, device: int, tensor_float: bool, check: bool = F
     """
     has = frozenset[str]()
     if _has_calls(program):
-        has = device_engine(device).functions | OF_PICTURES | OF_FEW_POOLED
+        has = device_engine(device).functions | OF_PICTURES | OF_FEW_POOLED | ON_GPUS
         if tensor_float and _OF_CONVOLUTIONS <= has:
             has |= {"tf32"}
     plan = native_plan(program, check=check, rounding=False, libraries=has)

@@ -15,7 +15,7 @@ from magmadnn.compiler.cuda.fused.transposed import Turn, transposed, turn_of
 from magmadnn.compiler.cuda.gemm.finish import finishing, finishing_slots
 from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
 from magmadnn.compiler.cuda.gemm.small import small_gemm
-from magmadnn.compiler.cuda.gemm.stacked import choose_stacked
+from magmadnn.compiler.cuda.gemm.stacked import choose_shared, choose_stacked
 from magmadnn.compiler.cuda.library.calls import can_call
 from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.finite import MOST_PARTS, look_finite
@@ -243,7 +243,8 @@ class Items:
         elif axes is None:
             own = choose_gemm(gemm, values, self.chip, self._tensor_float)
         else:
-            own = choose_stacked(gemm, values, axes, self.chip, self._tensor_float)
+            chosen = choose_shared if node.ndim == 2 else choose_stacked
+            own = chosen(gemm, values, axes, self.chip, self._tensor_float)
         if own is not None:
             return [Item(own, reads, writes[:-1] if gemm.unread else writes)]
         whole = ProductNode(
