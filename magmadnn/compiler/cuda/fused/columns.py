@@ -16,37 +16,23 @@ from dataclasses import dataclass
 from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, Cell, Lines, Writer
 from magmadnn.compiler.cuda.text.function import Function, OfParts
 from magmadnn.compiler.cuda.text.parts import (
+    BY_INDEX,
+    STREAMS,
     kept,
-    padded_vector,
     parameters,
     place,
     seen,
     typed,
+    vector,
     vector_type,
 )
 from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula, arguments_in
-from magmadnn.compiler.kernels.operands import (
-    COLUMN,
-    FULL,
-    PADDED,
-    ROW,
-    STRIDED,
-    STRIDED_COLUMN,
-    Operand,
-    PaddedOperand,
-)
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, STRIDED_COLUMN, Operand
 from magmadnn.compiler.kernels.rows import Reduction
 
-from .deviations import (
-    blocks_from_all,
-    count_rows,
-    count_rows_of_blocks,
-    from_all,
-    join,
-    own_deviations,
-)
+from . import deviations
 
 ACROSS = 32  # columns of a block
 LARGE_GROUP = 4
@@ -58,7 +44,6 @@ _MOST_KEPT = 48
 # that a thread with neighbouring columns has on their way, in up to as many rows: few enough registers are
 # left then that two blocks share a multiprocessor
 _AHEAD_BYTES = 64
-STREAMS = (FULL, STRIDED, PADDED)  # operands with an element for each of the matrix
 _BY_ROW = (*STREAMS, COLUMN, STRIDED_COLUMN)
 COMBINED_AT_ONCE = 2  # reductions of groups of columns, where these use shared memory in turn
 
@@ -103,7 +88,7 @@ class ColumnsVariant(OfParts):
     @property
     def _bytes(self) -> int:
         """Of a row of a thread."""
-        streams = (o for o in self.kernel.operands if o.spread == FULL)
+        streams = (o for o in self.kernel.operands if o.spread in STREAMS)
         return self.width * sum(ITEM_BYTES[o.dtype] for o in streams)
 
     def function(self, name: str) -> Function:
@@ -117,11 +102,6 @@ class ColumnsVariant(OfParts):
     def typed(self, prefix: str) -> list[str]:
         """Parameters with their types."""
         return typed(self.slots, self.kernel.parts, {}, prefix)
-
-
-def in_turn(kernel: Columns, width: int) -> bool:
-    """Whether reductions use the same shared memory in turn to combine the results of lanes."""
-    return width > 1 and not kernel.sums
 
 
 _Leaf = Callable[[Formula], Cell]
@@ -254,11 +234,9 @@ class _Text:
 
     def _vector(self, operand: Operand, row: str, column: str, width: int) -> str:
         """Elements of a row of an operand, from a column on."""
-        if operand.spread in (STRIDED, STRIDED_COLUMN, PADDED) and self.kernel.in_pieces:
+        if operand.spread in BY_INDEX and self.kernel.in_pieces:
             row = f"(rows_before + {row})"
-        if isinstance(operand, PaddedOperand):
-            return padded_vector(operand, row, column, width)
-        return f"load<{width}>((const {MEMORY[operand.dtype]} *)({place(operand, row, column)}))"
+        return vector(operand, row, column, width)
 
     def _load(self, streams: Sequence[Operand]) -> None:
         """A group's elements of a row."""
@@ -293,7 +271,7 @@ class _Text:
         lines.add("const i64 outer = blockIdx.x / pieces;")
         for name in dict.fromkeys(part.name for part in self.kernel.apart):
             lines.add(f"{name} += outer * {name}_outer;")
-        if any(part.spread in (STRIDED, STRIDED_COLUMN, PADDED) for part in self.kernel.operands):
+        if any(part.spread in BY_INDEX for part in self.kernel.operands):
             lines.add("const i64 rows_before = outer * row1;")
         if self.kernel.blocked:
             lines.add("row1 = rows - outer * row1 < row1 ? rows - outer * row1 : row1;")
@@ -398,23 +376,23 @@ class _Text:
         later = list(self.kernel.sums)
         lines, kernel = self.lines, self.kernel
         if self._has_firsts:
-            count_rows(lines, kernel, self.variant.lanes)
-            self._of_columns(lambda: own_deviations(lines, kernel))
+            deviations.count_rows(lines, kernel, self.variant.lanes)
+            self._of_columns(lambda: deviations.own_deviations(lines, kernel))
         self._combine([r for r in self.kernel.reduce if r not in later])
         if not later:
             return
         self._share_totals()
         if kernel.joins:
-            count_rows_of_blocks(lines, kernel)
+            deviations.count_rows_of_blocks(lines, kernel)
             (self._held if self.variant.steps else self._in_a_loop)(self._join)
-            blocks_from_all(lines, kernel)
+            deviations.blocks_from_all(lines, kernel)
         else:
-            self._of_columns(lambda: from_all(lines, kernel))
+            self._of_columns(lambda: deviations.from_all(lines, kernel))
         self._combine(later)
 
     def _join(self, leaf: _Leaf) -> None:
         """Add what a block has made."""
-        join(self.lines, Writer(self.lines, leaf, self.kernel.dtype), self.kernel)
+        deviations.join(self.lines, Writer(self.lines, leaf, self.kernel.dtype), self.kernel)
 
     def _combine(self, reductions: Sequence[Reduction]) -> None:
         """Results of the lanes two by two: of all reductions at once, or of a few in turn."""
@@ -427,13 +405,17 @@ class _Text:
             lanes = self.variant.lanes // 2
             self.lines.add(f"__shared__ {kind} {name}[{lanes}][{across}];")
         self.memory |= memory
-        count = COMBINED_AT_ONCE if in_turn(self.kernel, self.variant.width) else len(reductions)
+        count = (
+            COMBINED_AT_ONCE
+            if deviations.in_turn(self.kernel, self.variant.width)
+            else len(reductions)
+        )
         for first in range(0, len(reductions), max(count, 1)):
             self._halve(reductions[first : first + count])
 
     def _memory_of(self, reduction: Reduction, number: int) -> str:
         """The shared memory in which results of the lanes are combined."""
-        if in_turn(self.kernel, self.variant.width):
+        if deviations.in_turn(self.kernel, self.variant.width):
             return f"of_{TYPES[reduction.dtype]}_{number % COMBINED_AT_ONCE}"
         return f"of_{reduction.name}"
 
@@ -511,11 +493,11 @@ class _Text:
             rows = "rows" if self.kernel.joins else "row1 - row0"
             return self.lines.let(self.kernel.dtype, f"({TYPES[self.kernel.dtype]})({rows})")
         operand = self.kernel.operands[leaf[1]]
-        if operand.spread in (STRIDED, STRIDED_COLUMN, PADDED):
-            cell = seen(f"{self._vector(operand, row, 'column', 1)}.at[0]", operand.dtype)
-            return self.lines.let(cell.dtype, cell.text)
-        at = place(operand, row, "column")
-        if operand.spread not in (FULL, ROW, COLUMN):
-            at = operand.name
-        cell = seen(f"*(const {MEMORY[operand.dtype]} *)({at})", operand.dtype)
+        if operand.spread in BY_INDEX:
+            text = f"{self._vector(operand, row, 'column', 1)}.at[0]"
+        else:
+            known = operand.spread in (FULL, ROW, COLUMN)
+            at = place(operand, row, "column") if known else operand.name
+            text = f"*(const {MEMORY[operand.dtype]} *)({at})"
+        cell = seen(text, operand.dtype)
         return self.lines.let(cell.dtype, cell.text)

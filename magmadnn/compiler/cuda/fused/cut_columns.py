@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from magmadnn.compiler.cuda.text.parts import width_for
+from magmadnn.compiler.cuda.text.parts import STREAMS, width_for
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
@@ -14,11 +14,10 @@ from .columns import (
     ACROSS,
     COMBINED_AT_ONCE,
     LARGE_GROUP,
-    STREAMS,
     UNROLL,
     ColumnsVariant,
-    in_turn,
 )
+from .deviations import in_turn
 
 # groups of columns of a block, where they are large and matrices are cut in pieces
 _ACROSS_OF_GROUPS = 16

@@ -15,6 +15,11 @@ from magmadnn.compiler.cuda.text.formulas import TYPES, Lines, Writer
 from magmadnn.compiler.kernels.columns import Columns
 
 
+def in_turn(kernel: Columns, width: int) -> bool:
+    """Whether reductions use the same shared memory in turn to combine the results of lanes."""
+    return width > 1 and not kernel.sums
+
+
 def count_rows(lines: Lines, kernel: Columns, lanes: int) -> None:
     """How many rows there are, and a lane has; one over these, or 0 where there are none."""
     mine = "row1 - row0 - threadIdx.y"

@@ -22,6 +22,8 @@ from .formulas import MEMORY, Cell, converted, literal, register_dtype
 
 Part = Operand | Result
 
+STREAMS = (FULL, STRIDED, PADDED)  # operands with an element for each of the matrix
+BY_INDEX = (STRIDED, STRIDED_COLUMN, PADDED)  # whose rows lie where an index says
 _WIDEST_LOAD = 16  # bytes
 
 
@@ -81,8 +83,13 @@ def padded_fill(operand: PaddedOperand) -> str:
     return f"({MEMORY[operand.dtype]}){kept(fill, operand.dtype)}"
 
 
-def padded_vector(operand: PaddedOperand, row: str, column: str, width: int) -> str:
-    """Elements of a row of a padded operand, or the constant; no width is such that it is both."""
+def vector(operand: Operand, row: str, column: str, width: int) -> str:
+    """Elements of a row of an operand, from a column on.
+
+    Of a padded one these, or the constant; no width is such that it is both.
+    """
+    if not isinstance(operand, PaddedOperand):
+        return f"load<{width}>((const {MEMORY[operand.dtype]} *)({place(operand, row, column)}))"
     name, inside = operand.name, "true"
     if operand.has_edges:
         inside = f"{column} >= {name}_left && {column} < {name}_right"
@@ -116,7 +123,7 @@ def width_for(parts: Iterable[Part], values: Mapping[str, int], columns: int) ->
     What is the same in every row comes from the caches, and does not count.
     """
     streams = [p for p in parts if not row_constant(p)]
-    long = [p for p in streams if p.spread in (FULL, STRIDED, PADDED)] or streams
+    long = [p for p in streams if p.spread in STREAMS] or streams
     widest = max((ITEM_BYTES[p.dtype] for p in long), default=_WIDEST_LOAD)
     width = max(_WIDEST_LOAD // widest, 1)
     while width > 1 and not all(_fits(p, values, columns, width) for p in streams):
