@@ -1,8 +1,7 @@
 """Kernels that reduce over rows as CUDA C++; `kernels/columns.py` says what they compute.
 
-A block has 32 columns, or where there are many, 32 groups of neighbouring ones. Its threads combine rows that
-lie `lanes` apart, in order, and the lanes' results are then combined two by two. So the order of a sum
-depends on the numbers of rows and columns only.
+A block has 32 columns, or where there are many, 32 groups of neighbouring ones. Threads combine rows that lie
+`lanes` apart, in order, and the lanes' results then two by two: so a sum's order depends on the sizes only.
 
 Code that runs once has to be fetched all the same. So what is done once is short: loops over lanes are not
 unrolled, and there are few quotients. `deviations.py` has sums of squared deviations.
@@ -38,11 +37,9 @@ ACROSS = 32  # columns of a block
 LARGE_GROUP = 4
 UNROLL = 16
 _REGISTERS = 64, 96, 128  # of a thread, roughly; of one with a large group, or that reads early
-# numbers that a thread keeps, beyond which two blocks do not share a multiprocessor: then it has registers
-# for rows that come while it adds the ones before
+# numbers that a thread keeps, beyond which it has registers for rows that come while it adds
 _MOST_KEPT = 48
-# that a thread with neighbouring columns has on their way, in up to as many rows: few enough registers are
-# left then that two blocks share a multiprocessor
+# that a thread with neighbouring columns has on their way: two blocks share a multiprocessor still
 _AHEAD_BYTES = 64
 _BY_ROW = (*STREAMS, COLUMN, STRIDED_COLUMN)
 COMBINED_AT_ONCE = 2  # reductions of groups of columns, where these use shared memory in turn
@@ -88,8 +85,9 @@ class ColumnsVariant(OfParts):
     @property
     def _bytes(self) -> int:
         """Of a row of a thread."""
-        streams = (o for o in self.kernel.operands if o.spread in STREAMS)
-        return self.width * sum(ITEM_BYTES[o.dtype] for o in streams)
+        return self.width * sum(
+            ITEM_BYTES[o.dtype] for o in self.kernel.operands if o.spread in STREAMS
+        )
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -228,9 +226,8 @@ class _Text:
             self.lines.add(f"{operand.name}{to}[step] = {self._loaded(operand)};")
         self.lines.add("}")
 
-    def _loaded(self, operand: Operand) -> str:
-        """A group's elements of a row of an operand."""
-        return self._vector(operand, "row", "first", self.variant.width)
+    def _loaded(self, one: Operand) -> str:
+        return self._vector(one, "row", "first", self.variant.width)
 
     def _vector(self, operand: Operand, row: str, column: str, width: int) -> str:
         """Elements of a row of an operand, from a column on."""
@@ -479,9 +476,7 @@ class _Text:
         numbers = {r.name: Cell(f"{r.name}_s", r.dtype) for r in kernel.reduce}
 
         def leaf(formula: Formula) -> Cell:
-            if formula[0] == "value":
-                return numbers[formula[1]]
-            return self._leaf(formula, "row0")
+            return numbers[formula[1]] if formula[0] == "value" else self._leaf(formula, "row0")
 
         writer = Writer(lines, leaf, kernel.dtype)
         cells = [(result, writer.write(result.formula)) for result in kernel.store]

@@ -47,8 +47,7 @@ from .beside import gather_beside
 from .growth import Growth
 from .producers import MOST_STREAMS, Producers, reduces_rows
 
-# streams that a kernel reads and writes; more than the caches' ways gain nothing
-_MOST_OPERANDS = 14
+_MOST_OPERANDS = 14  # streams of a kernel; more than the caches' ways gain nothing
 _MOST_REDUCTIONS = 8  # of one kernel that reads a matrix once for all of them
 _BY_STRIDES = (RegionKind.ROWS, RegionKind.GEMM)  # whose kernels read strided operands
 _ALONE = {
