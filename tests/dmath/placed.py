@@ -160,7 +160,7 @@ class CapturedPeers(shared_memory.SharedPeers):
         calls: Calls = []
         _NOW.calls, self._told = calls, 0
         try:
-            phase(lambda *words: calls.append(("compute", partial(self._cublas.gemmEx, 0, *words))))
+            phase(lambda *words: calls.append(("compute", partial(self._cublas.gemmEx, 1, *words))))
         finally:
             _NOW.calls = None
 

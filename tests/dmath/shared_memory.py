@@ -94,6 +94,10 @@ class Cublas:
 
     def __init__(self) -> None:
         self.computed: list[int] = []
+        self.mode = 0
+
+    def setMathMode(self, handle: int, mode: int) -> None:
+        self.mode = mode
 
     def gemmEx(
         self, handle: int, flip_a: int, flip_b: int, m: int, n: int, k: int, *rest: Any
@@ -109,6 +113,9 @@ class Cublas:
         out = _columns(c, kind_c, m, n, ldc)
         left, right = (x.T if flip else x for x, flip in ((left, flip_a), (right, flip_b)))
         made = scales[0] * (left.astype(wide) @ right.astype(wide))
+        if handle == 0 and out.itemsize < 4 and not self.mode & 16:  # parts of sums may be halves
+            parts = [left[:, i::2].astype(wide) @ right[i::2].astype(wide) for i in (0, 1)]
+            made = sum(part.astype(out.dtype).astype(wide) for part in parts) * scales[0]
         if scales[1]:
             made = made + scales[1] * out.astype(wide)
         out[...] = made.astype(out.dtype)

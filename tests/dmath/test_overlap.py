@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pytest
@@ -103,3 +105,59 @@ def test_automatic_layouts_are_never_predicted_slower_on_more_workers(n: int) ->
         found.append(ranked(lies, lies, None, 4, shared)[0].seconds)
         assert len(lies.active) <= 2
     assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(found))
+
+
+H200S: Final = {  # rates of two and of four, without flop/s, as four H200s told them
+    2: Rates(0, 0, 3.336e11, 0.0, 5e-6, 47.8e-6, True, (), 73.3e-6),
+    4: Rates(0, 0, 3.439e11, 0.0, 5e-6, 42.7e-6, True, (), 102.7e-6),
+}
+FLOPS: Final = {
+    "tf32": (3.256e14, 3.088e14),
+    "bfloat16": (5.7e14, 5.7e14),
+    "float32": (4.7e13,) * 2,
+}
+MEASURED: Final = [  # microseconds on one, two and four, where each number of GPUs took part, 0: not run
+    ("tf32", 2048, 70, 0, 0),
+    ("tf32", 3072, 183, 157, 222),
+    ("tf32", 4096, 351, 313, 381),
+    ("tf32", 8192, 2832, 1615, 1073),
+    ("bfloat16", 2048, 53, 0, 0),
+    ("bfloat16", 4096, 180, 137, 201),
+    ("bfloat16", 6144, 612, 367, 438),
+    ("bfloat16", 8192, 1431, 795, 584),
+    ("float32", 512, 55, 0, 0),
+    ("float32", 1024, 60, 0, 0),
+    ("float32", 2048, 343, 202, 134),
+    ("float32", 4096, 2710, 1410, 744),
+]
+
+
+def rates_of(kind: str, workers: int) -> Rates:
+    flops = FLOPS[kind][workers // 4]
+    return replace(H200S[workers], flops=flops, flops_alone=flops)
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_a_matrix_lies_on_as_many_gpus_as_were_fastest(
+    case: tuple[str, int, int, int, int],
+) -> None:
+    kind, n, *times = case
+    itemsize = 2 if kind == "bfloat16" else 4
+    took = {used: t for used, t in zip((1, 2, 4), times, strict=True) if t}
+    for workers in (2, 4):
+        best = min((used for used in took if used <= workers), key=took.__getitem__)
+        lies = auto_layout((n, n), workers, itemsize, rates_of(kind, workers))
+        assert len(lies.active) == best
+
+
+@pytest.mark.parametrize(
+    ("workers", "n", "columns"), [(2, 8192, True), (4, 8192, False), (4, 16384, False)]
+)
+@pytest.mark.parametrize("kind", ["tf32", "bfloat16"])
+def test_rows_come_as_columns_of_whole_sums_only_where_that_was_faster(
+    kind: str, workers: int, n: int, columns: bool
+) -> None:
+    lies = resolve(Rows(), (n, n), workers)
+    itemsize = 2 if kind == "bfloat16" else 4
+    plan = ranked(lies, lies, lies, itemsize, rates_of(kind, workers))[0].plan
+    assert (plan.name, plan.pace > 0) == ("C stays", columns)

@@ -10,6 +10,7 @@ Gemm = Callable[..., None]
 """`cublasGemmEx` without its handle: numbers and addresses in its order."""
 
 _HOPPER: Final = 9  # compute capability from which cuBLAS takes more workspace of its own accord
+_WIDE_SUMS, _DEFAULT_MATH = 16, 0  # cublasMath_t: a half result is rounded once
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 _GEMM: Final = (
     _POINTER, *(_NUMBER,) * 5,  # handle, operations, sizes
@@ -63,12 +64,15 @@ class Captured:
             def gemm(*words: int) -> None:
                 self._called("cublasGemmEx", handle, *words)
 
+            self._called("cublasSetMathMode", _POINTER(handle), _NUMBER(_WIDE_SUMS))
             self._stream.begin_capture()
             try:
                 phase(gemm)
             except BaseException:
                 self._given_up()
                 raise
+            finally:
+                self._called("cublasSetMathMode", _POINTER(handle), _NUMBER(_DEFAULT_MATH))
             return self._stream.end_capture()
 
     def _given_up(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ COMPUTE: Final = ("float64", "float32", "tf32", "bfloat16", "float16")
 # cudaDataType_t and cublasComputeType_t; the first algorithm is the library's choice.
 _KINDS: Final = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 _FLOAT32, _TF32, _FLOAT64, _ANY_ALGORITHM = 68, 77, 70, -1
+# cublasMath_t: parts of a sum are added in the arithmetic's dtype, not in that of a half result.
+_WIDE_SUMS, _DEFAULT_MATH = 16, 0
 
 
 @dataclass(frozen=True)
@@ -203,15 +205,23 @@ def _on_device(team: Team, a: Array, b: Array, how: Arithmetic, out: Array, add:
     one, other = _scales(how.sums, add)[1:]
     kind = _TF32 if how.tensor_float else _FLOAT64 if how.sums == np.float64 else _FLOAT32
     operand = _KINDS[how.operand.name]
-    gemm = team.gemm
-    if gemm is None:
-        cuda = team.xp.cuda
-        gemm = partial(cuda.cublas.gemmEx, cuda.device.get_cublas_handle())
-    gemm(
+    words = (
         flip_first, flip_second, n, m, k,
         one, first.data.ptr, operand, step_first, second.data.ptr, operand, step_second,
         other, out.data.ptr, _KINDS[out.dtype.name], _step(out), kind, _ANY_ALGORITHM,
     )  # fmt: skip
+    if team.gemm is not None:  # its handle has the mode already
+        team.gemm(*words)
+        return
+    cublas, handle = team.xp.cuda.cublas, team.xp.cuda.device.get_cublas_handle()
+    if out.dtype.itemsize >= how.sums.itemsize:
+        cublas.gemmEx(handle, *words)
+        return
+    cublas.setMathMode(handle, _WIDE_SUMS)
+    try:
+        cublas.gemmEx(handle, *words)
+    finally:
+        cublas.setMathMode(handle, _DEFAULT_MATH)
 
 
 @lru_cache(maxsize=16)

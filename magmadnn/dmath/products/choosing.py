@@ -27,10 +27,13 @@ from magmadnn.dmath.products.rates import Rates
 
 _FIRST_CHUNK = 1 / 8  # of the operands, roughly
 _PACE = 5.0  # copies that take less of the time of products are hidden by terms of own blocks
+_LEAST_PACE = 3.5  # where copies take more, columns wait for them: slower than terms where measured
 _CUT_SECONDS = 2e-4  # of products that pay to be cut by columns
 _GAIN = 0.05  # of the time of a product, that columns of whole sums have to save
 _SHORT_SUMS = 0.1  # of products on tensor cores, lost by short sums: 0 to 0.29 where measured
 _TENSOR_FLOPS = 1e14  # a second: tensor cores; slower arithmetic loses 1 to 2 % by short sums
+_SHORT = 2048  # sums for each worker below which the next figure is counted
+_SHORT_SECONDS = 2e-4  # what more than two workers lost there: 0.09 to 0.21 ms where measured
 _COPIED = 2e12  # bytes a second of copies within a GPU: H100, H200
 _PASSED = 4e12  # bytes a second of products that read sums and write them
 _GRIDS = 6  # of each number of workers, those that send least in theory, are looked at closely
@@ -99,7 +102,7 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
             seconds = max(seconds, _handing(rates, calls_of(a, b, plan)))
         else:
             seconds = sum(t for t, _ in times) + compute
-        return Predicted(plan, seconds, compute, moved, active)
+        return Predicted(plan, seconds + _spread_thin(plan, a, b, rates), compute, moved, active)
     stays, moves, start = {
         "ring a": ((b, plan.b), a, plan.target),
         "ring b": ((a, plan.a), b, plan.target),
@@ -126,7 +129,7 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
         seconds += _passes(plan.target, cut, itemsize)
     # Each block is passed on, waited for, looked at as bytes, and multiplied by for each block of C.
     calls = members * blocks * (4 + max(len(plan.target.held[w]) for w in range(workers)))
-    seconds = max(seconds, _handing(rates, calls))
+    seconds = max(seconds, _handing(rates, calls)) + _spread_thin(plan, a, b, rates)
     total = sum(moves.elements(w) for w in range(workers)) * (members - 1)
     return Predicted(plan, seconds, compute, moved + total, active)
 
@@ -134,6 +137,17 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
 def _passes(c: Layout, terms: int, itemsize: int) -> float:
     """Seconds in which sums so far are read and written again, by each term but the first."""
     return max(terms - 1, 0) * 2 * c.most * max(itemsize, 4) / _PASSED
+
+
+def _spread_thin(plan: ProductPlan, a: Layout, b: Layout, rates: Rates) -> float:
+    """Seconds that more than two GPUs lose on tensor cores where the axis of sums is short for so many. Found
+    on four H200s as a whole; what it is made of is not known. Alike for all ways of operands that lie on
+    them, so that it decides on how many a matrix is put, not how it is multiplied there.
+    """
+    workers = len({*a.active, *b.active, *plan.c.active})
+    if not rates.overlapped or workers <= 2 or rates.flops <= _TENSOR_FLOPS:
+        return 0.0
+    return _SHORT_SECONDS if a.shape[1] < _SHORT * workers else 0.0
 
 
 def _first_chunk(plan: ProductPlan, copying: float, of_b: bool) -> float:
@@ -265,7 +279,9 @@ def paced(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) 
     Each pass over C costs time, and a library is at its best with long sums. But a product of whole sums
     cannot begin before all of the axis has come, at least for some columns. So terms, of own blocks first,
     are better where copies take little of the time; and where products are too short to be cut. So that the
-    new way does not lose, it has to save more than a twentieth of the time by this count.
+    new way does not lose, it has to save more than a twentieth of the time by this count. Where copies take
+    more than some two sevenths of the time of products, columns wait for them: on four H200s products of
+    8192 rows in TF32 and bfloat16 took 1.2 to 1.3 times as long so as by terms.
     """
     if not rates.overlapped or plan.way != "fetch" or not plan.whole:
         return plan
@@ -280,7 +296,7 @@ def paced(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) 
     flops = rates.flops_of(sum(1 for w in work if w), a.workers)
     computing = max(work) / flops
     copying = float(sum(coming)) * itemsize / rates.bytes_per_second
-    if computing < _CUT_SECONDS or computing > _PACE * copying:
+    if computing < _CUT_SECONDS or not _LEAST_PACE <= computing / copying <= _PACE:
         return plan
     saved = _passes(plan.c, terms_of(a, b, plan), itemsize)
     if flops > _TENSOR_FLOPS:
