@@ -27,7 +27,7 @@
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
-static const unsigned MOST_THREADS = 1024;
+static const unsigned MOST_THREADS = 2048;
 enum State : char { RUNS, AT_WARP, AT_BLOCK, AT_CLUSTER, AT_PAIR, FINISHED };
 static State states[MOST_THREADS];
 // Where each thread goes on, where fibers wait for another thread, and where the one goes on that lets them.
@@ -257,14 +257,52 @@ void launch_clusters(F function, const int64_t *values, const unsigned *grid, co
 #define __cluster_dims__(...)
 #define CLUSTER_MEMORY(bytes) \
   alignas(128) static char memories[4][bytes]; \
-  if (current == 0) memset(memories, 0xCB, sizeof memories); \
+  if (current == 0) clusters::begin(memories, sizeof memories); \
   clusters::memory_bytes = bytes; \
   clusters::all_memory = memories[0]; \
   char *const memory = memories[current / block_threads];
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 namespace clusters {
+// Barriers of some threads of a block, and that of a cluster where who has arrived goes on.
+static unsigned arrived[4][20], rounds[4][20], cluster_arrived, cluster_rounds, own_round[MOST_THREADS];
+static void begin(void *memories, size_t bytes) {
+  memset(memories, 0xCB, bytes);
+  memset(arrived, 0, sizeof arrived);
+  cluster_arrived = 0;
+}
+static void group_arrive(int barrier, unsigned threads) {
+  const unsigned block = current / block_threads;
+  if (++arrived[block][barrier] < threads) return;
+  arrived[block][barrier] = 0;
+  ++rounds[block][barrier];
+}
+static void group_sync(int barrier, unsigned threads) {
+  const unsigned block = current / block_threads, round = rounds[block][barrier];
+  group_arrive(barrier, threads);
+  while (rounds[block][barrier] == round) wait(RUNS);
+}
+static void cluster_arrive() {
+  own_round[current] = cluster_rounds;
+  if (++cluster_arrived < block_threads * cluster) return;
+  cluster_arrived = 0;
+  ++cluster_rounds;
+}
+static void cluster_arrive_relaxed() { cluster_arrive(); }
+static void cluster_wait() {
+  while (cluster_rounds == own_round[current]) wait(RUNS);
+}
+template <int N> void registers_less() {}
+template <int N> void registers_more() {}
+static void fence_copies() {}
+static void copies_commit() {}
+template <int N> void copies_wait() {}
+static void tiles_begin() {}
+static void tiles_commit() {}
+template <int N> void tiles_wait() {}
+template <int N> void tiles_held(float (&)[N]) {}
 static char *all_memory;
 static size_t memory_bytes;
 static unsigned operands[MOST_THREADS][6];
@@ -324,6 +362,66 @@ static void copy_row(float *to, const float *from, unsigned bytes, Word *signal)
 }
 static void wait_for(Word *signal, unsigned parity) {
   while ((((Signal *)signal)->phase & 1) == (parity & 1)) wait(RUNS);
+}
+static void send(void *to, const void *from, unsigned bytes, Word *signal, unsigned rank) {
+  if (bytes % 16 || (uintptr_t)to % 16 || (uintptr_t)from % 16) {
+    fprintf(stderr, "a copy that is not aligned\n");
+    abort();
+  }
+  memcpy(there((char *)to, rank), from, bytes);
+  Signal *s = (Signal *)there(signal, rank);
+  s->bytes -= (int)bytes;
+  look(s);
+}
+static void copy_quad(void *to, const float *from) {
+  if ((uintptr_t)to % 16 || (uintptr_t)from % 16) {
+    fprintf(stderr, "a copy that is not aligned\n");
+    abort();
+  }
+  memcpy(there((char *)to, rank_of()), from, 16);
+}
+// A tile's place: 16 bytes a row of 4 numbers, 8 rows; `lead` bytes to the next 4 numbers, `stride` to 8 rows.
+static uint64_t tile(const void *p, unsigned lead, unsigned stride) {
+  const uint64_t at = (const char *)p - all_memory - rank_of() * memory_bytes;
+  return at >> 4 | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32;
+}
+static float of_tile(uint64_t tile, unsigned row, unsigned k) {
+  const unsigned at = (tile & 0x3fff) << 4, lead = (tile >> 16 & 0x3fff) << 4, stride = (tile >> 32 & 0x3fff) << 4;
+  const unsigned place = at + k / 4 * lead + row / 8 * stride + row % 8 * 16 + k % 4 * 4;
+  if (place + 4 > memory_bytes) {
+    fprintf(stderr, "a tile outside of the block's memory\n");
+    abort();
+  }
+  unsigned v;
+  memcpy(&v, all_memory + rank_of() * memory_bytes + place, 4);
+  return __uint_as_float(v & ~0x1fffu);
+}
+template <int N, typename F> void add_tiles(float (&d)[N], F left, uint64_t b, int add) {
+  const unsigned lane = current % 32, warp = current / 32 % 4;
+  for (unsigned i = 0; i < N; ++i) {
+    const unsigned row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    double sum = add ? d[i] : 0;
+    for (unsigned k = 0; k < 8; ++k) sum += (double)left(row, k) * (double)of_tile(b, column, k);
+    d[i] = (float)sum;
+  }
+}
+static int of_group() { return 16 + current % block_threads / 128; }
+template <int N>
+void multiply_tiles(float (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint64_t b, int add) {
+  const unsigned own[4] = {a0, a1, a2, a3}, first = current / 128 * 128;
+  memcpy(operands[current], own, sizeof own);
+  group_sync(of_group(), 128);
+  const auto left = [&](unsigned row, unsigned k) {
+    const unsigned thread = first + row / 16 * 32 + row % 8 * 4 + k % 4;
+    return __uint_as_float(operands[thread][row / 8 % 2 + k / 4 * 2] & ~0x1fffu);
+  };
+  add_tiles(d, left, b, add);
+  group_sync(of_group(), 128);
+}
+template <int N> void multiply_tiles(float (&d)[N], uint64_t a, uint64_t b, int add) {
+  group_sync(of_group(), 128);
+  add_tiles(d, [&](unsigned row, unsigned k) { return of_tile(a, row, k); }, b, add);
+  group_sync(of_group(), 128);
 }
 template <typename T> void copy_number(T *to, const T *from) { *there(to, rank_of()) = *from; }
 static void wait_for_numbers() {}

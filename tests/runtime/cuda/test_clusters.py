@@ -271,7 +271,7 @@ def test_a_plan_tells_of_it(
     x, y = samples((784, 128, 10), 130)
     with emulated_device():
         model = network(0, (784, 128, 10))
-        line = "# of several models in one call each has a cluster: 4 blocks of 256 threads"
+        line = "# of several models in one call each has a cluster: 4 blocks of 384 threads"
         assert line in model.plan(x, y, batch_size=128)
         assert line not in model.plan(x, y, batch_size=16)
         assert line not in network(0, (20, 9, 3)).plan(*samples((20, 9, 3), 32), batch_size=32)

@@ -13,7 +13,7 @@ from .middle import Middle
 from .prelude import CLUSTERS
 from .products import FORWARD, SEND_PARTS, SEND_SLOPES, SUM_PARTS, backward_text
 
-_READS_SCALARS = 7 * 32  # a thread of a warp that has fewer tiles than others
+SCALAR_THREAD = 7 * 32  # a thread of a warp that has fewer tiles than others
 
 _BEGIN = r"""
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, unit_warp = warp & 3, half = warp >> 2;
@@ -129,14 +129,17 @@ class ChainKernel:
     resident: int = 1
 
     libraries = (CLUSTERS,)
+    threads = THREADS
 
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the parameters."""
-        own = ("x", "orders", "length", "steps", "models", "settings", "fault", *WEIGHTS)
-        variables = (s.name for s in self.chain.scalars if s.kind == "variable")
-        found = (f"found{k}" for k in range(len(self.chain.found)))
-        return (*own, *(name for name, _, _ in self.chain.data), *variables, *found)
+        return slots_of(self.chain)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return self.chain.shared_bytes
 
     def text(self, name: str) -> str:
         """The function."""
@@ -146,7 +149,7 @@ class ChainKernel:
 def _kernel_text(chain: Chain, resident: int, name: str) -> str:
     """The function of a chain and those that it calls."""
     endings = Endings(chain, name)
-    middle = Middle(chain, endings, _READS_SCALARS)
+    middle = Middle(chain, endings, SCALAR_THREAD)
     parts = (
         _begin(chain, middle),
         FORWARD,
@@ -164,10 +167,19 @@ def _kernel_text(chain: Chain, resident: int, name: str) -> str:
     )
     bounds = f"__global__ void __launch_bounds__({THREADS}, {resident})"
     head = f'extern "C" __cluster_dims__({BLOCKS}, 1, 1) {bounds} {name}'
-    return f"{endings.text()}{head}({_parameters(chain)}) {{\n{BEGIN}{_constants(chain)}{''.join(parts)}}}\n"
+    return f"{endings.text()}{head}({parameters(chain)}) {{\n{BEGIN}{_constants(chain)}{''.join(parts)}}}\n"
 
 
-def _parameters(chain: Chain) -> str:
+def slots_of(chain: Chain) -> tuple[str, ...]:
+    """Names of a kernel's parameters."""
+    own = ("x", "orders", "length", "steps", "models", "settings", "fault", *WEIGHTS)
+    variables = (s.name for s in chain.scalars if s.kind == "variable")
+    found = (f"found{k}" for k in range(len(chain.found)))
+    return (*own, *(name for name, _, _ in chain.data), *variables, *found)
+
+
+def parameters(chain: Chain) -> str:
+    """Parameters as CUDA C++."""
     weights = [f"float *{name}" for name in WEIGHTS]
     data = [f"const {TYPES[dtype]} *{name}" for name, dtype, _ in chain.data]
     variables = [f"{TYPES[s.dtype]} *{s.name}" for s in chain.scalars if s.kind == "variable"]
@@ -277,6 +289,11 @@ def _backward(chain: Chain, endings: Endings, middle: Middle) -> str:
 
 
 def _end(chain: Chain) -> str:
+    return _END.replace("{end}", ends(chain))
+
+
+def ends(chain: Chain) -> str:
+    """What the first block writes after all steps, besides of weights of layers."""
     lines = []
     for name, size in (("b1", "HIDDEN"), ("b2", "OUTPUTS")):
         if chain.updates[WEIGHTS.index(name)] is not None:
@@ -289,5 +306,5 @@ def _end(chain: Chain) -> str:
     for scalar in variables:
         number, dtype = chain.slots_of_scalars[scalar.name]
         kept = f"*({TYPES[dtype]} *)(numbers + (steps & 1) * SCALARS + {number})"
-        lines.append(f"    if (tid == {_READS_SCALARS}) {scalar.name}[model] = {kept};")
-    return _END.replace("{end}", "\n".join(lines))
+        lines.append(f"    if (tid == {SCALAR_THREAD}) {scalar.name}[model] = {kept};")
+    return "\n".join(lines)

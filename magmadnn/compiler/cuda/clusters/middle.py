@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from magmadnn.compiler.cuda.text.formulas import TYPES, Cell, Lines, converted
 
 from .dense_chain import BLOCKS, WEIGHTS, Chain, RowStep
@@ -239,21 +241,9 @@ class Middle:
 
     def rows(self) -> str:
         """Second layer, loss and their gradients, of the block's rows."""
-        chain, lines = self._chain, Lines()
-        rows, number = Rows(lines, self._cells(lines)), 0
-        for step in chain.steps:
-            if step.kind not in ("rows", "batch"):
-                continue
-            totals = rows.add(step)
-            for k, total in enumerate(totals):
-                lines.add(
-                    f"if (part == 0) L[{number + k} * ROWS + row] = is_row ? (double){total.text} : 0;"
-                )
-            places = [f"totals + {number + k}" for k in range(len(totals))]
-            if totals:
-                self._sums.append((step, places))
-            number += len(totals)
-        error = ", ".join(f"is_row ? {cell.text} : 0" for cell in rows.cells[chain.error])
+        chain = self._chain
+        lines, errors = self.lines_of_rows("L[{number} * ROWS + row]", "totals + {number}")
+        error = ", ".join(f"is_row ? {text} : 0" for text in errors)
         read = [
             name for step in chain.steps if step.kind in ("rows", "batch") for name in step.reads
         ]
@@ -262,6 +252,28 @@ class Middle:
         for n in range(8 * chain.output_tiles):
             text += f"        DL[row * OUTPUT_STRIDE + {n}] = {f'e[{n}]' if n < chain.outputs else 0};\n"
         return f"{text}      }}\n    }}\n{self._slopes()}"
+
+    def lines_of_rows(self, summed: str, total: str) -> tuple[Lines, list[str]]:
+        """Steps of a row, and what the loss's gradient by its columns is.
+
+        Args:
+            summed: where what is summed over the batch as number `{number}` goes of a row.
+            total: where the block's sum of these is.
+        """
+        chain, lines = self._chain, Lines()
+        rows, number = Rows(lines, self._cells(lines)), 0
+        for step in chain.steps:
+            if step.kind not in ("rows", "batch"):
+                continue
+            totals = rows.add(step)
+            for k, own in enumerate(totals):
+                place = summed.replace("{number}", str(number + k))
+                lines.add(f"if (part == 0) {place} = is_row ? (double){own.text} : 0;")
+            places = [total.replace("{number}", str(number + k)) for k in range(len(totals))]
+            if totals:
+                self._sums.append((step, places))
+            number += len(totals)
+        return lines, [cell.text for cell in rows.cells[chain.error]]
 
     def _cells(self, lines: Lines) -> Cells:
         """What is there of a row before the first step."""
@@ -305,12 +317,26 @@ class Middle:
 
     def _outputs(self) -> str:
         """Numbers that follow sums over the batch."""
+        chain = self._chain
+        lines = self.lines_of_outputs([f"load_there({{place}}, {s})" for s in range(BLOCKS)])
+        read = [
+            name for step in chain.steps if step.kind in ("batch", "last") for name in step.reads
+        ]
+        names = [*read, *(name for name, _, _ in chain.found)]
+        return f"    if (rank == 0 && tid == {_SUM}) {{\n{scalars_text(chain, names)}\n{lines}\n    }}\n"
+
+    def lines_of_outputs(self, parts_of: Sequence[str]) -> Lines:
+        """What follows sums over the batch.
+
+        Args:
+            parts_of: each block's part, of which `{place}` is where the part is in a block.
+        """
         chain, lines = self._chain, Lines()
         rows = Rows(lines, cells_of(chain))
         for step, places in self._sums:
             known = {}
             for reduction, place in zip(step.kernel.stages[0].reduce, places, strict=True):
-                parts = (f"load_there({place}, {s})" for s in range(BLOCKS))
+                parts = (part.replace("{place}", place) for part in parts_of)
                 total = lines.let("float64", " + ".join(parts))
                 known[reduction.name] = lines.let(
                     reduction.dtype, converted(total, reduction.dtype)
@@ -326,8 +352,4 @@ class Middle:
                 )
                 if dtype.startswith("float"):
                     lines.add(f"bad |= !({cell.text} * 0 == 0);")
-        read = [
-            name for step in chain.steps if step.kind in ("batch", "last") for name in step.reads
-        ]
-        names = [*read, *(name for name, _, _ in chain.found)]
-        return f"    if (rank == 0 && tid == {_SUM}) {{\n{scalars_text(chain, names)}\n{lines}\n    }}\n"
+        return lines

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.cuda.clusters.dense_chain import BLOCKS, MOST_BATCH, THREADS
+from magmadnn.compiler.cuda.clusters.dense_chain import BLOCKS, MOST_BATCH
+from magmadnn.compiler.cuda.clusters.warpgroup_kernel import kernel_of
 from magmadnn.graph.node import Node
 from magmadnn.runtime.cuda.running.runner import CudaRunner
 
@@ -34,7 +35,8 @@ def text_of_many(runner: CudaRunner, sizes: Mapping[str, int]) -> str:
     found = _chain(runner, data, [n for n in nodes if n not in data], sizes, sizes[_BATCH])
     if found is None:
         return ""
-    shared = f"{THREADS} threads, {found.chain.shared_bytes} bytes shared"
+    kernel = kernel_of(found.chain, runner.engine.capability, runner.engine.shared_bytes)
+    shared = f"{kernel.threads} threads, {kernel.shared_bytes} bytes shared"
     return f"# of several models in one call each has a cluster: {BLOCKS} blocks of {shared}"
 
 

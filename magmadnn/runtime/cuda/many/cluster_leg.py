@@ -8,8 +8,8 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.backends.cuda.engine import KernelNode
-from magmadnn.compiler.cuda.clusters.dense_chain import BLOCKS, THREADS
-from magmadnn.compiler.cuda.clusters.kernel import ChainKernel
+from magmadnn.compiler.cuda.clusters.dense_chain import BLOCKS
+from magmadnn.compiler.cuda.clusters.warpgroup_kernel import kernel_of
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.code import functions_of
@@ -39,7 +39,7 @@ class ClusterLeg:
         runner = wanted.runner
         self._device, self._engine = runner.device, runner.engine
         self._chain, self._count = found.chain, count
-        self._kernel = ChainKernel(found.chain, found.chain.resident)
+        self._kernel = kernel_of(found.chain, self._engine.capability, self._engine.shared_bytes)
         nodes = runner.plan.variables
         self._weights = [None if n is None else variables[nodes[n]] for n in found.weights]
         self._variables = [variables[nodes[n]] for n in found.variables]
@@ -98,8 +98,8 @@ class ClusterLeg:
         function = self._function = (
             self._function or functions_of(self._engine, [self._kernel])[self._kernel]
         )
-        grid, block = (BLOCKS * self._count, 1, 1), (THREADS, 1, 1)
-        self._engine.launch(KernelNode(function, grid, block, chain.shared_bytes, arguments))
+        grid, block = (BLOCKS * self._count, 1, 1), (self._kernel.threads, 1, 1)
+        self._engine.launch(KernelNode(function, grid, block, self._kernel.shared_bytes, arguments))
         word = np.empty(1, np.int64)
         memory.copy_to_host(word.view(np.uint8), fault)
         if word[0]:
