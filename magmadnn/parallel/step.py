@@ -75,6 +75,7 @@ class SharedGradients:
 
     def __init__(self, mass: Operation, every: int = 1) -> None:
         self.mass, self.buckets = mass, Buckets()
+        self.plain: list[Node] = []  # gradients of a shard before they are weighed
         self.total = placeholder("total_mass", _SCALAR)
         self.rows = placeholder("total_rows", _SCALAR)
         self.groups = None if every == 1 else Accumulation(every, Operation(self.total))
@@ -87,6 +88,7 @@ class SharedGradients:
     def means(self, gradients: Sequence[Operation]) -> list[Operation]:
         """The means over all shards, from the gradients of one."""
         is_heavy = ops.greater(self.mass, 0.0)
+        self.plain = [g.node for g in gradients]
         weighed = [ops.where(is_heavy, g * ops.cast(self.mass, g.dtype), 0) for g in gradients]
         sums, inverse = self.buckets.exchanged(weighed, "gradient"), self.inverse()
         return [s * ops.cast(inverse, s.dtype) for s in sums]
@@ -198,6 +200,8 @@ class ParallelStep(RanksStep):
         self._graph = ShardGraph(
             small.node,
             self._shared.buckets.values,
+            self._shared.plain,
+            mass if isinstance(mass, Node) else mass.node,
             [node for node, _ in self._shared.buckets.places],
             self._shared.total,
             self._shared.rows,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -155,6 +157,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     bus = {"of": lambda: f"0000:{LOCAL.comm.rank:02d}"}
     runtime = SimpleNamespace(getDevice=lambda: 0, deviceGetPCIBusId=lambda d: bus["of"]())
     vars(cuda).update(nccl=nccl, runtime=runtime, Stream=Stream, get_current_stream=lambda: stream)
+    cuda.Device = lambda number: on_device(number)  # type: ignore[attr-defined]
     vars(cupy).update(
         cuda=cuda,
         ndarray=Ndarray,
@@ -165,6 +168,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name, module in (("cupy", cupy), ("cupy.cuda", cuda), ("cupy.cuda.nccl", nccl)):
         monkeypatch.setitem(sys.modules, name, module)
     return cupy
+
+
+@contextmanager
+def on_device(number: int) -> Iterator[None]:
+    """As CuPy's: what is made within lies there."""
+    LOCAL.device = number
+    try:
+        yield
+    finally:
+        LOCAL.device = None
 
 
 def on_ranks(size: int, body: Any) -> list[Any]:
@@ -246,7 +259,11 @@ def test_small_sums_go_through_the_memory_of_other_gpus(
         def add(self, *words: Any) -> None:
             asked.append(words[3:])
 
-    monkeypatch.setattr(PeerSum, "among", lambda group: Sums())
+    def among(group: Any) -> Sums:
+        assert LOCAL.device == 0  # the group's, whichever is current
+        return Sums()
+
+    monkeypatch.setattr(PeerSum, "among", among)
     most = MOST_BYTES // 4
 
     def body(comm: Any) -> None:
@@ -261,7 +278,7 @@ def test_small_sums_go_through_the_memory_of_other_gpus(
     on_ranks(2, body)
     one = [("float32", "float32", most), ("bfloat16", "float32", most + 1)]
     assert sorted(map(str, asked)) == sorted(
-        map(str, 2 * [*one, (most + 1, "bfloat16", "float32")])
+        map(str, 2 * [*one, (most + 1, "bfloat16", "float32", False)])
     )
 
 

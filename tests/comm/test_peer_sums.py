@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from magmadnn.comm.gpu.peer_sum import PeerSum
-from magmadnn.comm.gpu.sum_kernel import MOST_RANKS, NUMBERS, text_of
+from magmadnn.comm.gpu.sum_kernel import (
+    MOST_RANKS,
+    NUMBERS,
+    THREADS,
+    text_of,
+    text_of_passes,
+)
 from tests.comm.test_peers import Ndarray
 from tests.runtime.cuda.emulator import Emulator, needs_compiler, run_launch
 
@@ -45,7 +51,7 @@ class Cupy:
         return array(np.zeros(shape, dtype))
 
     def RawModule(self, code: str, options: Any) -> Any:
-        names = ["sum_once", "sum_twice"]
+        names = [name for name in ("sum_once", "sum_twice", "pass_once") if f" {name}(" in code]
         found = dict(zip(names, self._engine.load(self._images[code], names), strict=True))
 
         def get(name: str) -> Any:
@@ -55,6 +61,7 @@ class Cupy:
                 numbers = [int(w.data.ptr if isinstance(w, Ndarray) else w) for w in words]
                 run_launch(found[name], (*grid, 1, 1), (MOST_RANKS, 1, 1), numbers)
 
+            run.kernel = SimpleNamespace(ptr=found[name])  # type: ignore[attr-defined]
             return run
 
         return SimpleNamespace(get_function=get)
@@ -63,7 +70,8 @@ class Cupy:
 @pytest.fixture(scope="module")
 def images() -> Any:
     engine = Emulator()
-    return engine, {(text := text_of(n)): engine.compile(text, ()) for n in NUMBERS.values()}
+    texts = [*(text_of(n) for n in NUMBERS.values()), text_of_passes()]
+    return engine, {text: engine.compile(text, ()) for text in texts}
 
 
 def ranks_of(images: Any, ranks: int) -> list[PeerSum]:
@@ -82,7 +90,10 @@ def together(sums: list[PeerSum], calls: Any) -> None:
     def run(rank: int) -> None:
         try:
             for call in calls(rank):
-                sums[rank].add(5, *call)
+                if isinstance(call[3], bool):
+                    sums[rank].give(5, *call)
+                else:
+                    sums[rank].add(5, *call)
         except BaseException as error:
             errors.append(error)
 
@@ -127,6 +138,92 @@ def test_sums_of_all_ranks(
             assert np.asarray(one).tobytes() == np.asarray(total).tobytes()
     used = set(sums[0]._cupy.calls)
     assert used == ({"sum_once"} if ranks == 2 else {"sum_once", "sum_twice"})
+
+
+def test_a_graph_gets_calls_as_kernels(images: Any) -> None:
+    """The function, blocks and arguments that calls on a stream begin with."""
+    ranks, count, draw = 3, 700, np.random.default_rng(8)
+    sums = ranks_of(images, ranks)
+    given = [array(draw.normal(size=(ranks, count)).astype(np.float32)) for _ in range(ranks)]
+    kinds = ("float32", "float32", True), ("float32", "float32", False), ("", "", False)
+    found = [[array(np.zeros((ranks, count), np.float32)) for _ in range(ranks)] for _ in kinds]
+
+    def run(rank: int) -> None:
+        for (*dtypes, own), results in zip(kinds, found, strict=True):
+            places = given[rank].data.ptr, results[rank].data.ptr
+            one = sums[rank].kernel_of(*places, count if dtypes[0] else 4 * count, *dtypes, own)
+            assert one.grid == (BLOCKS, 1, 1) and one.block == (THREADS, 1, 1)
+            run_launch(one.function, one.grid, (MOST_RANKS, 1, 1), one.arguments)
+
+    threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    total = given[0] + given[1] + given[2]
+    for rank in range(ranks):
+        parts, whole, passed = (np.asarray(one[rank]) for one in found)
+        np.testing.assert_array_equal(parts[0], total[rank])
+        np.testing.assert_array_equal(whole[0], total[0])
+        np.testing.assert_array_equal(passed, [one[0] for one in given])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize(("dtype", "stored"), NUMBERS)
+def test_each_rank_gets_a_sum_of_its_own(images: Any, dtype: str, stored: str, ranks: int) -> None:
+    """Calls of several sizes, beside sums that all get, as inboxes are shared."""
+    draw, sums = np.random.default_rng(ranks), ranks_of(images, ranks)
+    counts, wide = [1, 40, 700, 333, 2048], dtype if dtype == "float64" else "float32"
+    sources, results, expected = [], [], []
+    for count in counts:
+        given = [
+            array(draw.normal(size=(ranks, count)).astype(DTYPES[dtype])) for _ in range(ranks)
+        ]
+        total = given[0].astype(wide)
+        for one in given[1:]:
+            total = total + one.astype(wide)
+        expected.append(total.astype(DTYPES[stored]))
+        sources.append(given)
+        results.append([array(np.empty(count, DTYPES[stored])) for _ in range(ranks)])
+    whole = [array(np.empty((ranks, n), DTYPES[stored])) for n in counts for _ in range(ranks)]
+
+    def calls(rank: int) -> Any:
+        for number, (source, result, count) in enumerate(
+            zip(sources, results, counts, strict=True)
+        ):
+            yield source[rank].data.ptr, result[rank].data.ptr, count, dtype, stored, True
+            all_of_them = whole[number * ranks + rank]
+            yield source[rank].data.ptr, all_of_them.data.ptr, ranks * count, dtype, stored
+
+    together(sums, calls)
+    for number, (found, total) in enumerate(zip(results, expected, strict=True)):
+        for rank, one in enumerate(found):
+            assert np.asarray(one).tobytes() == np.asarray(total[rank]).tobytes()
+            all_of_them = np.asarray(whole[number * ranks + rank])
+            assert all_of_them.tobytes() == np.asarray(total).tobytes()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_each_rank_gets_bytes_of_all_others(images: Any, ranks: int) -> None:
+    """The same of each, or others: sizes that are whole packs and that are not, longer than an inbox too."""
+    draw, sums = np.random.default_rng(ranks), ranks_of(images, ranks)
+    calls_of, checks = [], []
+    for nbytes in (16, 1, 4096, 333, 48, 20000):
+        for own in (False, True):
+            shape = (ranks, nbytes) if own else (nbytes,)
+            given = [array(draw.integers(0, 256, shape, np.uint8)) for _ in range(ranks)]
+            found = [array(np.zeros((ranks, nbytes), np.uint8)) for _ in range(ranks)]
+            calls_of.append((given, found, nbytes, own))
+            checks += [(found[r], [g[r] if own else g for g in given]) for r in range(ranks)]
+
+    def calls(rank: int) -> Any:
+        for given, found, nbytes, own in calls_of:
+            yield given[rank].data.ptr, found[rank].data.ptr, nbytes, own
+
+    together(sums, calls)
+    for found, expected in checks:
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
 def test_bfloat16_that_is_no_number_stays_none(images: Any) -> None:

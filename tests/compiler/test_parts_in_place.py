@@ -101,7 +101,15 @@ def along_the_middle(x: Operation) -> list[Operation]:
     return [ops.concat([relu(weights(x, COLUMNS, 1)), x * 2.0], 1) * 3.0]
 
 
+def one_after_the_other(x: Operation) -> list[Operation]:
+    """Matrices, and sums of columns, as gradients lie in a bucket; the second begins at no round address."""
+    rows = ops.reshape(x, (-1, 3 * COLUMNS))[:, :9]
+    some = [ops.sum(relu(rows), 0), ops.matmul(ops.transpose(rows), rows), ops.sum(rows * 2.0, 0)]
+    return [ops.concat([ops.reshape(value, (-1,)) for value in some], 0) * 3.0]
+
+
 CASES: dict[Values, int] = {  # how many values are placed
+    one_after_the_other: 3,
     inception: 3,
     dense_block: 5,  # two concatenations, within the next ones; x is fed
     plain_products: 3,  # not the one that is seen as another matrix too

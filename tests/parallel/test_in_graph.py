@@ -217,7 +217,7 @@ def test_the_plan_says_what_is_sent(ranks: int) -> None:
 
 
 def test_gradients_on_gpus_travel_alone_where_they_are_large() -> None:
-    """Small ones in buckets of the same dtypes; nothing is left out, and a large one is not copied."""
+    """Small ones in buckets of the same dtypes, whole packs first; all are there, large ones uncopied."""
     sizes = [
         (3, "float32"),
         (100, "float32"),
@@ -228,6 +228,6 @@ def test_gradients_on_gpus_travel_alone_where_they_are_large() -> None:
     ]
     nodes = [placeholder(f"g{k}", Spec((n,), np.dtype(d))) for k, (n, d) in enumerate(sizes)]
     stored = [node.dtype for node in nodes]
-    assert _gpu_buckets(nodes, stored, limit=48) == [[1], [0, 3, 4], [5], [2]]
+    assert _gpu_buckets(nodes, stored, limit=48) == [[1], [4, 0, 3], [5], [2]]
     stored[3] = np.dtype("float64")
-    assert _gpu_buckets(nodes, stored, limit=48) == [[1], [5], [2], [3], [0, 4]]
+    assert _gpu_buckets(nodes, stored, limit=48) == [[1], [5], [2], [3], [4, 0]]

@@ -293,6 +293,7 @@ class CudaEngine(CudaLane):
 
     def graph(self, nodes: Sequence[GraphNode]) -> CudaGraph:
         with self.here():
+            nodes = [self._own_kernel(node) for node in nodes]
             graph = driver.new_graph()
             try:
                 made = [self._added(graph, node) for node in nodes]
@@ -306,6 +307,15 @@ class CudaEngine(CudaLane):
                 return CudaGraph(self, driver.instantiated(graph), nodes)
             finally:
                 driver.destroy_graph(graph)
+
+    def _own_kernel(self, node: GraphNode) -> GraphNode:
+        """A call among GPUs as the kernel that does it, where that is one of this package; else as given."""
+        if not isinstance(node, AmongNode):
+            return node
+        what = node.count, node.dtype, node.stored
+        node.gpus.prepare(node.kind, *what)
+        own = node.gpus.own_kernel(node.kind, node.source, node.result, *what)
+        return node if own is None else KernelNode(*own[:3], 0, own.arguments, node.after)
 
     def _may_begin_early(self, nodes: Sequence[GraphNode]) -> bool:
         """Whether kernels may begin while those before them still run: kernels of this package wait.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from magmadnn.backends.cuda.nodes.among_gpus import Kind
+from magmadnn.backends.cuda.nodes.among_gpus import Kind, OwnKernel
 from magmadnn.comm.arrays import dtype_of
 from magmadnn.comm.communicator import Communicator
 from magmadnn.errors import CommunicationError
@@ -28,6 +28,7 @@ class CapturedCalls(ABC):
     size: int
     _comm: Any
     _cupy: Any
+    _device: int
 
     def __init__(self) -> None:
         self._prepared: set[tuple[Kind, int, str, str]] = set()
@@ -54,14 +55,18 @@ class CapturedCalls(ABC):
         Those within graphs have an inbox of their own: other calls may run beside a graph.
         """
         if captured not in self._sums:
-            self._sums[captured] = PeerSum.among(self)
+            with self._cupy.cuda.Device(self._device):  # where inboxes shall lie
+                self._sums[captured] = PeerSum.among(self)
         return self._sums[captured]
 
     def _own_sum(
         self, kind: str, count: int, dtype: str, stored: str, captured: bool = True
     ) -> PeerSum | None:
         """What does a call in place of NCCL: where NCCL cannot, or takes longer."""
-        if kind != "sum" or not PeerSum.can_add(dtype, stored):
+        adds = kind in ("sum", "scatter")
+        if kind in ("gather", "exchange"):
+            count *= self.size
+        elif not adds or not PeerSum.can_add(dtype, stored):
             return None
         is_small = count * dtype_of(dtype).itemsize <= MOST_BYTES
         return self._peer_sum(captured) if is_small or dtype != stored else None
@@ -135,6 +140,17 @@ class CapturedCalls(ABC):
         if calls and count:
             self._group(calls)
 
+    def own_kernel(
+        self, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
+    ) -> OwnKernel | None:
+        """The kernel that does a prepared call, None where NCCL does it; arguments as for `call_on`."""
+        own, to_each = self._own_sum(kind, count, dtype, stored), kind in ("scatter", "exchange")
+        if own is None:
+            return None
+        if kind in ("sum", "scatter"):
+            return own.kernel_of(source, result, count, dtype, stored, to_each)
+        return own.kernel_of(source, result, count * dtype_of(dtype).itemsize, "", "", to_each)
+
     def call_on(
         self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
     ) -> None:
@@ -149,9 +165,12 @@ class CapturedCalls(ABC):
             dtype: and theirs,
             stored: and those of sums, with `kind` as given to `prepare` before.
         """
-        own = self._own_sum(kind, count, dtype, stored)
+        own, to_each = self._own_sum(kind, count, dtype, stored), kind in ("scatter", "exchange")
+        if own is not None and kind in ("sum", "scatter"):
+            own.add(stream, source, result, count, dtype, stored, to_each)
+            return
         if own is not None:
-            own.add(stream, source, result, count, dtype, stored)
+            own.give(stream, source, result, count * dtype_of(dtype).itemsize, to_each)
             return
         element = DTYPES[dtype]
         if kind == "sum":

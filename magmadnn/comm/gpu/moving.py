@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from magmadnn.backends.cuda.nodes.among_gpus import Kind
+from magmadnn.backends.cuda.nodes.among_gpus import Kind, OwnKernel
 
 Moves = tuple[tuple[int, int, int, int, int], ...]
 """Rank that has rows, the first of them and the one behind the last, rank that gets them, its first row."""
@@ -67,6 +67,12 @@ class Moving:
     def prepare(self, kind: Kind, count: int, dtype: str, stored: str) -> None:
         """Make all that a call with rows of so many elements wants; all ranks call it."""
         self.gpus.prepare_moves(self.moves, count, dtype)
+
+    def own_kernel(
+        self, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
+    ) -> OwnKernel | None:
+        """None: NCCL moves rows."""
+        return None
 
     def call_on(
         self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str

@@ -1,4 +1,4 @@
-"""Sums over GPUs of one machine that reach each other's memory, by a kernel of our own (`sum_kernel`).
+"""Calls among GPUs of one machine that reach each other's memory, by kernels of our own (`sum_kernel`).
 
 For few bytes it takes a fraction of NCCL's time. Sums of bfloat16 that are stored as float32 are exact up to
 the rounding of float32, at half the bytes. A GPU whose others do not come waits, as with NCCL.
@@ -12,9 +12,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from magmadnn.backends.cuda.nodes.among_gpus import OwnKernel
 from magmadnn.comm.gpu.elements import name_of
 from magmadnn.comm.gpu.peers import PeerCopies
-from magmadnn.comm.gpu.sum_kernel import MOST_RANKS, NUMBERS, PACK, THREADS, Numbers, text_of
+from magmadnn.comm.gpu.sum_kernel import (
+    MOST_RANKS,
+    NUMBERS,
+    PACK,
+    THREADS,
+    Numbers,
+    text_of,
+    text_of_passes,
+)
 
 Array = Any
 BLOCKS: Final = 64  # of every call, as they keep count of meetings: few enough to leave others room
@@ -26,7 +35,7 @@ _FEW_RANKS: Final = 2
 
 
 class PeerSum:
-    """What one rank's GPU adds up with the others'.
+    """What one rank's GPU adds up with the others', or gets from them.
 
     All ranks make the same calls in one order; calls follow each other on the device. Made by `among`.
 
@@ -52,7 +61,7 @@ class PeerSum:
         self._places = cupy.asarray(places)
         self._meetings = cupy.zeros(blocks, "uint32")
         self._last: Any = None  # the stream of the last call outside of graphs
-        self._kernels: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self._modules: dict[tuple[str, str], Any] = {}
         self._call_of = lru_cache(256)(self._new_call)
 
     @staticmethod
@@ -85,6 +94,7 @@ class PeerSum:
         count: int,
         dtype: str,
         stored: str | None = None,
+        own: bool = False,
     ) -> None:
         """Give a stream, which may be captured, the sum of all ranks.
 
@@ -92,26 +102,55 @@ class PeerSum:
             stream: CUDA's.
             source: address of this rank's elements.
             result: address of the sums; may be `source` where dtypes are the same.
-            count: of elements.
+            count: of elements that each gets.
             dtype: of elements.
             stored: of sums; None for `dtype`.
+            own: whether each rank gets a sum of its own: `source` has `count` elements for each in turn.
         """
-        kernel, words = self._call_of(count, dtype, stored or dtype)
+        self._begin(stream, source, result, self._call_of(count, dtype, stored or dtype, own))
+
+    def give(self, stream: int, source: int, result: int, nbytes: int, own: bool) -> None:
+        """Give a stream, which may be captured, a call by which each rank gets bytes of all others.
+
+        Args:
+            stream: CUDA's.
+            source: address of what this rank gives: the same `nbytes` to all, or with `own` others to each.
+            result: address of what it gets, in the order of ranks.
+            nbytes: that a rank gets of each.
+            own: whether each gets others.
+        """
+        self._begin(stream, source, result, self._call_of(nbytes, "", "", own))
+
+    def kernel_of(
+        self, source: int, result: int, count: int, dtype: str, stored: str, own: bool
+    ) -> OwnKernel:
+        """The launch that `add`, or without dtypes `give`, begins."""
+        kernel, words = self._call_of(count, dtype, stored, own)
+        numbers = source, result, *(int(word) for word in words)
+        grid, block = (self._blocks, 1, 1), (THREADS, 1, 1)
+        return OwnKernel(kernel.kernel.ptr, grid, block, numbers)
+
+    def _begin(self, stream: int, source: int, result: int, call: Any) -> None:
+        kernel, words = call
         words = (np.uint64(source), np.uint64(result), *words)
         on = SimpleNamespace(ptr=stream)  # all that CuPy asks of a stream
         kernel((self._blocks,), (THREADS,), words, stream=on)
 
-    def _new_call(self, count: int, dtype: str, stored: str) -> tuple[Any, tuple[Any, ...]]:
-        """The kernel for so many elements, and its arguments behind the two addresses."""
-        numbers, (once, twice) = NUMBERS[dtype, stored], self._kernels_of(dtype, stored)
-        packs = -(-count * numbers.item // PACK)
-        sends_all = self._ranks <= _FEW_RANKS or packs * PACK <= _FEW_BYTES
-        words = (
-            np.int64(count), self._places, self._meetings, np.int64(self._half_bytes),
-            np.int64(self._chunk(packs, sends_all, numbers)),
-            np.int32(self._rank), np.int32(self._ranks),
-        )  # fmt: skip
-        return once if sends_all else twice, words
+    def _new_call(
+        self, count: int, dtype: str, stored: str, own: bool
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The kernel for so many elements (bytes without dtypes), and its arguments behind two addresses."""
+        numbers = NUMBERS.get((dtype, stored))
+        packs = -(-count * (1 if numbers is None else numbers.item) // PACK)
+        at_once = numbers is None or own or self._ranks <= _FEW_RANKS or packs * PACK <= _FEW_BYTES
+        chunk = self._chunk(packs, None if at_once else numbers)
+        places = (np.uint64(int(one.data.ptr)) for one in (self._places, self._meetings))
+        before = np.int64(count), *places, np.int64(self._half_bytes)
+        ranks = np.int32(self._rank), np.int32(self._ranks)
+        if not at_once:
+            return self._kernel("sum_twice", dtype, stored), (*before, np.int64(chunk), *ranks)
+        kernel = self._kernel("pass_once" if numbers is None else "sum_once", dtype, stored)
+        return kernel, (*before, np.int64(chunk), np.int64(count if own else 0), *ranks)
 
     def add_now(self, source: Array, result: Array) -> None:
         """`add` on CuPy's current stream, behind earlier calls on other streams; outside of graphs."""
@@ -122,17 +161,19 @@ class PeerSum:
         self.add(stream.ptr, int(source.data.ptr), int(result.data.ptr), source.size, *names)
         self._last = stream
 
-    def _chunk(self, packs: int, sends_all: bool, numbers: Numbers) -> int:
-        """Packs that are added up at a time: as many as there are, or as an inbox has room for."""
-        if sends_all:
+    def _chunk(self, packs: int, numbers: Numbers | None) -> int:
+        """Packs that are passed on at a time: as many as there are, or as an inbox has room for.
+
+        With `numbers` ranks send each other sums of these, each those of its part.
+        """
+        if numbers is None:
             return min(packs, self._half_bytes // PACK // self._ranks)
         parts = self._blocks * self._ranks
         room = self._half_bytes // PACK // (1 + numbers.packs_of_sums)
         return min(-(-packs // parts), room // parts) * parts
 
-    def _kernels_of(self, dtype: str, stored: str) -> tuple[Any, Any]:
-        key = dtype, stored
-        if key not in self._kernels:
-            module = self._cupy.RawModule(code=text_of(NUMBERS[key]), options=("--std=c++17",))
-            self._kernels[key] = module.get_function("sum_once"), module.get_function("sum_twice")
-        return self._kernels[key]
+    def _kernel(self, name: str, dtype: str, stored: str) -> Any:
+        if (key := (dtype, stored)) not in self._modules:
+            code = text_of(NUMBERS[key]) if key in NUMBERS else text_of_passes()
+            self._modules[key] = self._cupy.RawModule(code=code, options=("--std=c++17",))
+        return self._modules[key].get_function(name)

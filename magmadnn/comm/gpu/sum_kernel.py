@@ -1,12 +1,17 @@
-"""CUDA C++ of a sum over the GPUs of one machine, each of which writes into the others' memory.
+"""CUDA C++ of calls among the GPUs of one machine, each of which writes into the others' memory.
 
 Every GPU has an inbox and flags, which the others write. A call cuts its elements into chunks that fit into
-an inbox, and a chunk among the blocks of a grid; block b of a GPU meets block b of the others only. Two ways:
+an inbox, and a chunk among the blocks of a grid; block b of a GPU meets block b of the others only. Sums in
+two ways:
 
 - once: each GPU sends its elements to all others; all add up all that came: (P - 1) n elements sent, one
   meeting;
 - twice: each GPU adds up a part of each block's elements, which the others send to it, and sends the sums to
   all: 2 (P - 1) / P n elements, two meetings.
+
+Where a GPU gives each other one n elements of its own, those for rank r lie `apart` elements behind those for
+rank r - 1; with apart = 0 all get the same. So `sum_once` is a sum too of which each GPU has its share, and
+`pass_once` brings elements as they are, from each GPU to all or to one each.
 
 Sums are in the order of ranks on every GPU: all have the same bits, whichever way and number of blocks.
 
@@ -26,7 +31,7 @@ PACK: Final = 16  # bytes that a thread reads or writes at a time,
 AHEAD: Final = 4  # and how many of these it begins before it waits for the first
 
 
-_BYTES: Final = {"float": 4, "double": 8, "unsigned short": 2}
+_BYTES: Final = {"float": 4, "double": 8, "unsigned short": 2, "unsigned char": 1}
 
 
 class Numbers(NamedTuple):
@@ -71,7 +76,11 @@ NUMBERS: Final = {
     ("bfloat16", "float32"): Numbers(*_HALF, "(x)", "float", 2),
 }
 
-_TEXT: Final = """
+_BYTES_AS_THEY_ARE: Final = Numbers(
+    "unsigned char", "unsigned char", "(x)", "(x)", "unsigned char", 1
+)
+
+_COMMON: Final = """
 #define ALL_AHEAD(k) _Pragma("unroll") for (int k = 0; k < AHEAD; ++k)
 
 struct alignas(16) Pack { unsigned words[4]; };
@@ -98,6 +107,17 @@ static unsigned seen(const unsigned *flag) {
 }
 #endif
 
+// In a graph a kernel may begin while those before it run; a call waits until they are done.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ bool aligned(const void *source, const void *result, unsigned long long apart) {
+  return ((unsigned long long)source | (unsigned long long)result | apart) % 16 == 0;
+}
+
 // Elements from `at` on, as far as there are any; those behind are 0.
 __device__ __forceinline__ Pack loaded(const ELEMENT *source, long long at, long long count, bool whole) {
   Pack found = {{0u, 0u, 0u, 0u}};
@@ -120,6 +140,21 @@ __device__ __forceinline__ void stored(
     if (at + k < count) result[at + k] = sums.items[k];
 }
 
+// Wait until this block of all other GPUs has come as far; what they wrote before is seen then.
+__device__ __forceinline__ void meet(const Gpus &gpus, int rank, int ranks, int turn, unsigned number) {
+  __syncthreads();
+  const int other = (int)threadIdx.x;
+  if (other < ranks && other != rank) {
+    const int row = (turn * (int)gridDim.x + (int)blockIdx.x) * MOST_RANKS;
+    publish((unsigned *)gpus.flags[other] + row + rank, number);
+    const unsigned *own = (const unsigned *)gpus.flags[rank] + row + other;
+    while ((int)(seen(own) - number) < 0) {}
+  }
+  __syncthreads();
+}
+"""
+
+_SUMS: Final = """
 // The sum of what others sent to places of an inbox that lie `apart` packs from each other, and of `own`.
 __device__ __forceinline__ Sums added(const Pack *place, long long apart, Pack own, int rank, int ranks) {
   TOTAL totals[LANES];
@@ -139,24 +174,12 @@ __device__ __forceinline__ Sums added(const Pack *place, long long apart, Pack o
   return sums;
 }
 
-// Wait until this block of all other GPUs has come as far; what they wrote before is seen then.
-__device__ __forceinline__ void meet(const Gpus &gpus, int rank, int ranks, int turn, unsigned number) {
-  __syncthreads();
-  const int other = (int)threadIdx.x;
-  if (other < ranks && other != rank) {
-    const int row = (turn * (int)gridDim.x + (int)blockIdx.x) * MOST_RANKS;
-    publish((unsigned *)gpus.flags[other] + row + rank, number);
-    const unsigned *own = (const unsigned *)gpus.flags[rank] + row + other;
-    while ((int)(seen(own) - number) < 0) {}
-  }
-  __syncthreads();
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
     const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
-    long long half_bytes, long long chunk, int rank, int ranks) {
+    long long half_bytes, long long chunk, long long apart, int rank, int ranks) {
+  wait_for_earlier_kernels();
   const Gpus gpus = *all;
-  const bool whole = ((unsigned long long)source | (unsigned long long)result) % 16 == 0;
+  const bool whole = aligned(source, result, apart * sizeof(ELEMENT));
   const long long packs = (count + LANES - 1) / LANES, each = (chunk + gridDim.x - 1) / gridDim.x;
   unsigned number = meetings[blockIdx.x];
   for (long long start = 0; start < packs; start += chunk) {
@@ -165,21 +188,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
     const long long first = start + blockIdx.x * each + threadIdx.x;
     const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
     for (long long i = first; i < last; i += AHEAD * blockDim.x) {
-      Pack own[AHEAD];
-      ALL_AHEAD(k) if (i + k * blockDim.x < last)
-        own[k] = loaded(source, (i + k * blockDim.x) * LANES, count, whole);
+      Pack sent[AHEAD];
       for (int step = 1; step < ranks; ++step) {
-        Pack *to = (Pack *)(gpus.inbox[(rank + step) % ranks] + half) + rank * chunk - start;
-        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = own[k];
+        const int other = (rank + step) % ranks;
+        if (step == 1 || apart)
+          ALL_AHEAD(k) if (i + k * blockDim.x < last)
+            sent[k] = loaded(source + other * apart, (i + k * blockDim.x) * LANES, count, whole);
+        Pack *to = (Pack *)(gpus.inbox[other] + half) + rank * chunk - start;
+        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sent[k];
       }
     }
     meet(gpus, rank, ranks, 0, number);
     const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half);
+    const ELEMENT *kept = source + rank * apart;
     for (long long i = first; i < last; i += AHEAD * blockDim.x) {
       Sums sums[AHEAD];
       ALL_AHEAD(k) if (i + k * blockDim.x < last) {
         const long long at = i + k * blockDim.x;
-        sums[k] = added(inbox + at - start, chunk, loaded(source, at * LANES, count, whole), rank, ranks);
+        sums[k] = added(inbox + at - start, chunk, loaded(kept, at * LANES, count, whole), rank, ranks);
       }
       ALL_AHEAD(k) if (i + k * blockDim.x < last)
         stored(result, sums[k], (i + k * blockDim.x) * LANES, count, whole);
@@ -192,8 +218,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
 extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
     const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
     long long half_bytes, long long chunk, int rank, int ranks) {
+  wait_for_earlier_kernels();
   const Gpus gpus = *all;
-  const bool whole = ((unsigned long long)source | (unsigned long long)result) % 16 == 0;
+  const bool whole = aligned(source, result, 0);
   const long long packs = (count + LANES - 1) / LANES, parts = (long long)gridDim.x * ranks;
   const long long each = chunk / parts;  // packs of a part; `chunk` is a multiple
   unsigned number = meetings[blockIdx.x];
@@ -248,9 +275,66 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
 }
 """
 
+_PASSES: Final = """
+extern "C" __global__ void __launch_bounds__(THREADS) pass_once(
+    const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
+    long long half_bytes, long long chunk, long long apart, int rank, int ranks) {
+  wait_for_earlier_kernels();
+  const Gpus gpus = *all;
+  const bool whole = aligned(source, result, apart | count);
+  const long long packs = (count + LANES - 1) / LANES, each = (chunk + gridDim.x - 1) / gridDim.x;
+  unsigned number = meetings[blockIdx.x];
+  for (long long start = 0; start < packs; start += chunk) {
+    ++number;
+    const long long half = (number & 1) * half_bytes, end = start + chunk < packs ? start + chunk : packs;
+    const long long first = start + blockIdx.x * each + threadIdx.x;
+    const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
+    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
+      Pack sent[AHEAD];
+      for (int step = 1; step < ranks; ++step) {
+        const int other = (rank + step) % ranks;
+        if (step == 1 || apart)
+          ALL_AHEAD(k) if (i + k * blockDim.x < last)
+            sent[k] = loaded(source + other * apart, (i + k * blockDim.x) * LANES, count, whole);
+        Pack *to = (Pack *)(gpus.inbox[other] + half) + rank * chunk - start;
+        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sent[k];
+      }
+    }
+    const ELEMENT *kept = source + rank * apart;
+    for (long long i = first; i < last; i += blockDim.x) {
+      const Pack own = loaded(kept, i * LANES, count, whole);
+      stored(result + rank * count, *(const Sums *)&own, i * LANES, count, whole);
+    }
+    meet(gpus, rank, ranks, 0, number);
+    for (int step = 1; step < ranks; ++step) {
+      const int other = (rank + step) % ranks;
+      const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half) + other * chunk - start;
+      RESULT *to = result + other * count;
+      for (long long i = first; i < last; i += AHEAD * blockDim.x) {
+        Pack found[AHEAD];
+        ALL_AHEAD(k) if (i + k * blockDim.x < last) found[k] = inbox[i + k * blockDim.x];
+        ALL_AHEAD(k) if (i + k * blockDim.x < last)
+          stored(to, *(const Sums *)&found[k], (i + k * blockDim.x) * LANES, count, whole);
+      }
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) meetings[blockIdx.x] = number;
+}
+"""
+
 
 def text_of(numbers: Numbers) -> str:
     """The kernels `sum_once` and `sum_twice` for these elements."""
+    return _defined(numbers) + _COMMON + _SUMS
+
+
+def text_of_passes() -> str:
+    """The kernel `pass_once`, whose elements are bytes."""
+    return _defined(_BYTES_AS_THEY_ARE) + _COMMON + _PASSES
+
+
+def _defined(numbers: Numbers) -> str:
     words = {
         "ELEMENT": numbers.element,
         "TOTAL": numbers.total,
@@ -263,4 +347,4 @@ def text_of(numbers: Numbers) -> str:
         "THREADS": str(THREADS),
         "AHEAD": str(AHEAD),
     }
-    return "".join(f"#define {name} {value}\n" for name, value in words.items()) + _TEXT
+    return "".join(f"#define {name} {value}\n" for name, value in words.items())

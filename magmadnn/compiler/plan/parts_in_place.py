@@ -1,7 +1,8 @@
 """Values that are computed where they lie in the result of a movement, so that the movement copies nothing.
 
 The parts of a concatenation along the last axis are columns of its result: a kernel that can write rows
-which are further apart than they are long can write there. That is decided when all else is: kernels, phases
+which are further apart than they are long can write there. Those of a single row lie one after the other,
+whatever matrix each is; sums of columns can lie there too. That is decided when all else is: kernels, phases
 and what is stored stay as they are, and only what can walk over rows that lie apart may read such a value.
 """
 
@@ -109,7 +110,8 @@ class _Places:
         shape = self._layouts.arrays[base].shape
         if not self._layouts.is_whole(operand) or spread_of(goal) != FULL:
             return None
-        return goal.reshape(shape) if shape[-1:] == goal.shape[-1:] else None
+        is_row = goal.ndim == 1 or shape[-1:] == goal.shape[-1:]
+        return goal.reshape(shape) if is_row else None
 
     def _may_lie(self, part: Node, goal: Array, start: int) -> bool:
         """Whether a value may be computed at such a place, in memory that begins at an address."""
@@ -133,6 +135,8 @@ class _Places:
             call = part.op.library if isinstance(part.op, Op) else None
             strided = call is not None and RESULT in call.strided
             return strided and lies_in_rows(goal, start, call.alignment if call else 1)
+        if region.kind is RegionKind.COLUMNS and goal.ndim == 1:
+            return part is not work.room
         if region.kind not in _WRITERS or part is work.room:
             return False
         rows = region.kind is RegionKind.MOVE or region.columns == part.shape[-1]
@@ -143,11 +147,12 @@ class _Places:
 
     def _seen(self, part: Node, goal: Array) -> dict[Node, Array] | None:
         """The value at its place, and its views there; None where one would be none."""
-        arrays = {part: goal}
+        arrays, is_block = {part: goal}, goal.strides == self._layouts.arrays[part].strides
         for node in self._views.get(part, ()):
             old = self._layouts.arrays[node]
             cut = (
                 old.flags.c_contiguous
+                and not is_block
                 and old.size == goal.size
                 and old.shape[-1:] != goal.shape[-1:]
             )

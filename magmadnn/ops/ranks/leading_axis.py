@@ -7,6 +7,7 @@ of n elements [.., P, n / P, ..] for the same axis cut in two::
     all_reduce mean       sum(x) / P
     all_gather            gather(x), [P, S], whose first axis goes to [.., P, n, ..], joined to [.., P n, ..]
     reduce_scatter        scatter of [P, .., n / P, ..]
+    the same on a wire    of x rounded to halves, stored in the dtype of x
     all_to_all            exchange of [P, .., n / P, ..], whose first axis goes before concat_axis
     own_part              element `rank` of the axis P; nothing is sent
 """
@@ -25,8 +26,7 @@ from magmadnn.graph.op import REQUIRED, Array, NoGradient, Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
-from magmadnn.ops._arguments import first_dtype
-from magmadnn.ops.arithmetic import multiply
+from magmadnn.ops.arithmetic import cast, multiply
 from magmadnn.ops.indexing import getitem
 from magmadnn.ops.movement import reshape, transpose
 
@@ -42,9 +42,14 @@ def _shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Sha
     return shape[1:] if kind == "scatter" else shape
 
 
-def _numpy(x: Array, *before: Array, group: str, ranks: int, kind: str) -> Array:
+def _dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
+    return np.dtype(attributes["dtype"] or dtypes[0])
+
+
+def _numpy(x: Array, *before: Array, group: str, ranks: int, kind: str, dtype: str | None) -> Array:
     from magmadnn.comm.groups import group_named
 
+    x = x if dtype is None else x.astype(dtype)
     comm, rows = group_named(group, ranks, kind), np.ascontiguousarray(x).reshape(x.shape)
     if kind == "gather":
         return np.asarray(comm.all_gather(rows[None]))
@@ -57,7 +62,7 @@ def _numpy(x: Array, *before: Array, group: str, ranks: int, kind: str) -> Array
     return np.asarray(comm.all_reduce(rows))
 
 
-def _on_device(group: str, ranks: int, kind: str) -> Any:
+def _on_device(group: str, ranks: int, kind: str, dtype: str | None) -> Any:
     from magmadnn.comm.gpu.meeting import gpus_of
     from magmadnn.comm.groups import group_named
 
@@ -68,15 +73,15 @@ among_ranks: Op = Op(
     name="_among_ranks",
     args=("x", "*before"),
     formula="a call of all ranks: the sum of x; along a leading axis of ranks a gather, scatter or exchange;"
-    " what else is given has to be there before",
+    " sums are stored as dtype; what else is given has to be there before",
     kind=OpKind.COLLECTIVE,
     shapes=_shape,
-    dtypes=first_dtype,
+    dtypes=_dtype,
     numpy=_numpy,
     vjp=NoGradient("it is put into programs that have their gradients"),
     reference=lambda x, **_: x,
     samples=lambda draw: [],
-    attributes={"group": REQUIRED, "ranks": REQUIRED, "kind": REQUIRED},
+    attributes={"group": REQUIRED, "ranks": REQUIRED, "kind": REQUIRED, "dtype": None},
     on_device=_on_device,
 )
 
@@ -84,7 +89,8 @@ among_ranks: Op = Op(
 def with_leading_axis(program: Program, rank: int) -> Program:
     """The program of one rank with its collectives as GPUs have them.
 
-    Collectives of other kinds, and those with halves on the wire, stay as they are: the host does them.
+    Collectives of other kinds, and those that are no sums with halves on the wire, stay as they are: the host
+    does them.
 
     Args:
         program: of a rank.
@@ -97,8 +103,10 @@ def with_leading_axis(program: Program, rank: int) -> Program:
         if form is not None and node.attributes["ranks"] == 1:
             new[node] = inputs[0]
             continue
-        if form is not None and node.attributes.get("wire") is None:
-            given = {k: v for k, v in node.attributes.items() if k not in ("loss", "wire")}
+        if form is not None and (node.attributes.get("wire") is None or form in (_sum, _scatter)):
+            given = {k: v for k, v in node.attributes.items() if k != "loss"}
+            if form not in (_sum, _scatter):
+                given.pop("wire", None)
             with naming_scope(node), scoped(node.path):
                 made = form(inputs[0], rank=place_in(given["group"], rank), **given)
             if made is not None:
@@ -122,14 +130,17 @@ def place_in(group: str, rank: int) -> int:
     return on.index(rank) if rank in on else 0
 
 
-def _among(x: Node, group: str, ranks: int, kind: str) -> Node:
-    return record(among_ranks, [x], {"group": group, "ranks": ranks, "kind": kind})
+def _among(x: Any, group: str, ranks: int, kind: str, wire: str | None = None) -> Node:
+    given = {"group": group, "ranks": ranks, "kind": kind, "dtype": None}
+    if wire is None or x.dtype == np.dtype(wire):
+        return record(among_ranks, [x], given)
+    return record(among_ranks, [cast(x, wire)], {**given, "dtype": x.dtype.name})
 
 
-def _sum(x: Any, rank: int, group: str, ranks: int, op: str) -> Any:
+def _sum(x: Any, rank: int, group: str, ranks: int, op: str, wire: str | None) -> Any:
     if op not in ("sum", "mean"):
         return None
-    total = _among(x, group, ranks, "sum")
+    total = _among(x, group, ranks, "sum", wire)
     return total if op == "sum" else multiply(total, 1.0 / ranks)
 
 
@@ -137,8 +148,8 @@ def _gather(x: Any, rank: int, group: str, ranks: int, axis: int) -> Any:
     return joined(_among(x, group, ranks, "gather"), axis)
 
 
-def _scatter(x: Any, rank: int, group: str, ranks: int, axis: int) -> Any:
-    return _among(apart(x, axis, ranks), group, ranks, "scatter")
+def _scatter(x: Any, rank: int, group: str, ranks: int, axis: int, wire: str | None) -> Any:
+    return _among(apart(x, axis, ranks), group, ranks, "scatter", wire)
 
 
 def _exchange(x: Any, rank: int, group: str, ranks: int, split_axis: int, concat_axis: int) -> Any:

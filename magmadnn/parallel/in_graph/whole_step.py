@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import (
     PLACEHOLDER,
+    VARIABLE,
     Updated,
     constant,
     placeholder,
@@ -35,6 +37,7 @@ from .tree_ops import sum_of_ranks, tree_begin, tree_wait, tree_wait_first
 
 BUCKET_BYTES: Final = 1 << 18
 GPU_BUCKET_BYTES: Final = 4 << 20  # of small values; larger ones travel alone, not copied
+_WIDEST: Final = 16  # bytes of a store
 MOST_NODES: Final = 12_000  # of all shards together; a larger graph would take long to plan
 
 
@@ -58,6 +61,8 @@ class ShardGraph:
         small: of a shard: what losses and metrics are made of, [n] of float64; elements 1 and 2 are its
             weight and its rows.
         values: of a shard: what is summed.
+        plain: the first of these before they were multiplied by the shard's weight,
+        mass: which this is.
         sums: a placeholder for each of them in the update.
         total, rows: placeholders in the update: the weight and the rows of the batch.
         counters: variables that a shard counts on, and by how much.
@@ -66,6 +71,8 @@ class ShardGraph:
 
     small: Node
     values: Sequence[Node]
+    plain: Sequence[Node]
+    mass: Node
     sums: Sequence[Node]
     total: Node
     rows: Node
@@ -113,7 +120,11 @@ def whole_step(
     Returns:
         None where rows cannot be cut, or the graph would become too large.
     """
-    roots, updates = resolve_phase([graph.small, *graph.values], training=True)
+    first, leaves = bounds[tree.first], len(bounds) - 1
+    whole = rows_of_rank(data, bounds[tree.last] - first)
+    mass = _mass_of_all(graph, whole, ranks, bounds) if is_on_gpu else None
+    values = [*graph.values] if mass is None else [*graph.plain, *graph.values[len(graph.plain) :]]
+    roots, updates = resolve_phase([graph.small, *values], training=True)
     nodes = topological(roots)
     held = {node for node in nodes if node.op is PLACEHOLDER}
     symbols = {str(node.shape[0]) for node in data if node.ndim and _is_symbol(node.shape[0])}
@@ -123,8 +134,6 @@ def whole_step(
         return None
     if len(nodes) * len(shards) > MOST_NODES:
         return None
-    first, leaves = bounds[tree.first], len(bounds) - 1
-    whole = rows_of_rank(data, bounds[tree.last] - first)
 
     def leaf(shard: int) -> list[Operation]:
         rows = slice(bounds[shard] - first, bounds[shard + 1] - first)
@@ -133,12 +142,33 @@ def whole_step(
     found = tree.own(leaf, range(leaves), added)
     small = ops.stack([one[0] for one in found])
     sums = Sums(ranks, leaves, is_on_gpu, wire=wire)
-    head = sums.of([[one[0][1:3]] for one in found])[0]
-    order = range(len(graph.values), 0, -1)
+    if mass is None:
+        head = sums.of([[one[0][1:3]] for one in found])[0]
+    else:  # so these are known too
+        head = Operation(constant(np.array([ranks * mass, bounds[-1]], np.float64)))
+    order = range(len(values), 0, -1)
     totals = dict(zip(order, sums.of([[one[k] for k in order] for one in found]), strict=True))
+    if mass is not None:
+        totals |= {k: totals[k] * mass for k in range(1, len(graph.plain) + 1)}
     instead = {graph.total: head[0].node, graph.rows: head[1].node}
     instead |= {node: totals[k].node for k, node in enumerate(graph.sums, 1)}
     return WholeStep(whole, [small.node], updated(graph, instead, leaves), sums.nbytes)
+
+
+def _mass_of_all(
+    graph: ShardGraph, whole: Mapping[Node, Node], ranks: int, bounds: Sequence[int]
+) -> float | None:
+    """What each rank's gradients are multiplied by, if it is the same number on all; None else.
+
+    Then sums are multiplied by it, within the update, in place of what is added.
+    """
+    if ranks == 1 or len(bounds) != ranks + 1 or len({b - a for a, b in pairwise(bounds)}) > 1:
+        return None
+    (mass,) = rebuild([graph.mass], whole)
+    if any(node.op in (PLACEHOLDER, VARIABLE) for node in topological([mass])):
+        return None
+    found = float(np.asarray(Operation(mass).eval()))
+    return found if found > 0 else None
 
 
 def rows_of_rank(data: Sequence[Node], count: int) -> dict[Node, Node]:
@@ -291,7 +321,10 @@ def _gpu_buckets(
             found.append(bucket)
         else:
             started[key] = bucket, before + size
-    return [*found, *(bucket for bucket, _ in started.values())]
+    found += [bucket for bucket, _ in started.values()]
+    for bucket in found:  # others stay where the widest stores may begin
+        bucket.sort(key=lambda k: size_of(values[k].spec) * values[k].dtype.itemsize % _WIDEST > 0)
+    return found
 
 
 def _buckets(values: Sequence[Node], limit: int) -> list[list[int]]:

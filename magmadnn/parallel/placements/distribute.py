@@ -4,7 +4,9 @@ Values are placed one after the other, inputs before users. What an op can do wi
 have parts, the names of its axes say (`graph/placing/axes.py`): among the ways in which one of its operands
 lies already, and the way of whole operands, that is taken for which the fewest elements travel. An op without
 names is computed by the parts it is made of, where it is made of any, else by all ranks alike from whole
-operands. So the result is always that of the program, in another order of sums.
+operands. So the result is always that of the program, in another order of sums. Small values of whole ones,
+such as losses of logits that were brought together, are computed by all ranks alike too, as parts of them
+would have to be brought together again. What was rounded to halves is sent so.
 
     from -> to              what is put there            elements that travel, of n on P ranks
     Replicate -> Shard      own_part                     0
@@ -25,8 +27,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from magmadnn import ops
-from magmadnn.graph.dim import Dim, Shape, product
+from magmadnn.comm.communicator import Wire
+from magmadnn.graph.dim import Dim, Shape, dims_of, product
 from magmadnn.graph.node import (
     VARIABLE,
     Node,
@@ -58,10 +63,14 @@ from magmadnn.ops.ranks.leading_axis import part_group
 from magmadnn.ops.ranks.moves import moved, placed_on
 from magmadnn.optim.memory_check import BATCH
 
+from .fewer_calls import narrower, parts_first
+
 WHOLE = Replicate()
 _ROWS = 64  # of a batch, where amounts are compared
 _ROUND = 4096  # elements whose sending takes as long as the latency of another call
 _NEVER = 1e6  # how much dearer it is to bring a value together that shall stay in parts
+_QUICK = frozenset((OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.OTHER))
+_SMALL = 4096  # elements for a row of a batch, up to which what is whole stays whole
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,8 @@ class Distribution:
         wanted: nodes that shall be placed so, whatever else would be cheaper.
         stays: leaves whose parts are never brought together, as they may have no room.
         within: the ranks that compute what is in a scope, as a layer's: forward, and its gradients.
+        wire: what sums of products that have rows of the batch travel in, if their operands were rounded to
+            it; None for as they are.
 
     Attributes:
         program: what each rank runs; where values lie on some of the ranks, what one would run that has a
@@ -139,8 +150,9 @@ class Distribution:
         wanted: Mapping[Node, Replicate | Shard] | None = None,
         stays: Sequence[Node] = (),
         within: Mapping[object, On] | None = None,
+        wire: Wire | None = None,
     ) -> None:
-        self._ranks, self._group, self._leaves = ranks, group, leaves
+        self._ranks, self._group, self._leaves, self._wire = ranks, group, leaves, wire
         self._wanted, self._within = wanted or {}, within or {}
         self._stays = set(stays)
         self._split_like = {
@@ -157,7 +169,7 @@ class Distribution:
             self._place(node)
         outputs = [self._as(node, WHOLE) for node in program.outputs]
         updates = [self._updated(target, value) for target, value in program.updates]
-        self.program = Program(tuple(outputs), tuple(updates))
+        self.program = parts_first(Program(tuple(outputs), tuple(updates)))
 
     def sent(self, rows: int = _ROWS) -> list[Sent]:
         """The collectives that a rank takes part in, in the order of the program."""
@@ -252,6 +264,8 @@ class Distribution:
         for on in self._groups(node):
             for name in [*(names if on is None or len(on) > 1 else ()), None]:
                 cost = self._cost(node, axes, name, on)
+                if name is None and cost is not None and on is None and self._stays_whole(node):
+                    cost -= _ROUND
                 if cost is not None and (best is None or cost < best[0]):
                     best = cost, name, on
         if best is None:
@@ -270,11 +284,20 @@ class Distribution:
         made = self._again(node, operands, axes.attributes(node.attributes, name, shape))
         return result, made
 
+    def _stays_whole(self, node: Node) -> bool:
+        """Whether a value is small, and made of rows that are whole on all ranks, but for data."""
+        rows = [i for i in node.inputs if [*dims_of(i.shape)] and i not in self._data]
+        is_whole = bool(rows) and all(WHOLE in self._placed[i] for i in rows)
+        return is_whole and self._is_small(node.shape)
+
     def _names(self, node: Node, axes: Axes) -> list[Any]:
         """The names of axes that may be split."""
         names: dict[Any, None] = {}
         for operand, own in zip(node.inputs, axes.operands, strict=True):
             placement = self.placements[operand]
+            for known in self._placed[operand]:
+                if isinstance(known, Shard) and known.on is None and own[known.axis] is not None:
+                    names[own[known.axis]] = None
             axis = placement.axis if isinstance(placement, Shard) else None
             if isinstance(placement, Partial):  # a gradient, say, whose moments lie in parts
                 axis = self._split_like.get(operand.shape)
@@ -332,6 +355,8 @@ class Distribution:
             return 0.0
         known = self._placed[node]
         cost = min(self._way(before, after, node.shape)[0] for before in known)
+        if after == WHOLE:
+            cost = min(cost, self._again_cost(node))
         if node in self._stays and cost:
             leaves = all(before.on != after.on for before in known)
             if leaves or (isinstance(after, Replicate) and after not in known):
@@ -366,6 +391,12 @@ class Distribution:
         known = self._placed[node]
         if after not in known and isinstance(after, Replicate) and self._moves_whole(node, after):
             known[after] = self._whole(node, after.on)
+        if (
+            after not in known
+            and after == WHOLE
+            and self._again_cost(node) <= min(self._way(one, after, node.shape)[0] for one in known)
+        ):
+            known[after] = self._whole(node)
         if after not in known:
             last = min(known, key=lambda one: (self._way(one, after, node.shape)[0], str(one)))
             with scoped(node.path):
@@ -374,6 +405,19 @@ class Distribution:
                         known[one] = self._converted(known[last], last, one)
                     last = one
         return known[after]
+
+    def _again_cost(self, node: Node) -> float:
+        """What travels where a small value of data alone, as of labels, is computed again of whole data."""
+        if node not in self._data or not node.inputs or not self._is_small(node.shape):
+            return np.inf
+        above = topological([node])
+        if not _QUICK.issuperset(n.op.kind for n in above if isinstance(n.op, Op)):
+            return np.inf
+        return sum((self._cheapest(n, WHOLE) for n in above if not n.inputs), start=0.0)
+
+    def _is_small(self, shape: Shape) -> bool:
+        """Whether it has rows of the batch, of few elements each."""
+        return bool([*dims_of(shape)]) and elements(shape, 1) / self._ranks <= _SMALL
 
     def _moves_whole(self, node: Node, whole: Replicate = WHOLE) -> bool:
         """Whether it only moves what all ranks have whole, which costs less than to bring parts together."""
@@ -384,6 +428,10 @@ class Distribution:
 
     def _converted(self, node: Node, before: Placement, after: Replicate | Shard) -> Node:
         given = {"group": self._group, "ranks": self._ranks}
+        narrow = None if isinstance(before, Partial) else narrower(node)
+        if narrow is not None:
+            return record(ops.cast, [self._converted(narrow, before, after)], {"dtype": node.dtype})
+        wire = self._wire if isinstance(before, Partial) and _multiplies(node, self._wire) else None
         if before.on is not None or after.on is not None:
             if not is_among(after, before, self._ranks):
                 return placed_on(node, before, after, self._ranks, self._group)
@@ -397,13 +445,13 @@ class Distribution:
                 given |= {"split_axis": after.axis, "concat_axis": before.axis}
                 return record(ops.all_to_all, [node], given)
             if isinstance(before, Partial):
-                both = {**given, "axis": after.axis, "wire": None}
+                both = {**given, "axis": after.axis, "wire": wire}
                 return record(ops.reduce_scatter, [node], both)
             return record(ops.own_part, [node], {**given, "axis": after.axis, "loss": "same"})
         if isinstance(before, Shard):
             both = {**given, "axis": before.axis, "loss": "same", "wire": None}
             return record(ops.all_gather, [node], both)
-        both = {**given, "op": "sum", "loss": "same", "wire": None}
+        both = {**given, "op": "sum", "loss": "same", "wire": wire}
         return record(ops.all_reduce, [node], both)
 
     def _again(self, node: Node, inputs: Sequence[Node], attributes: Any) -> Node:
@@ -430,6 +478,14 @@ def sharing_rows(
     whole = {n: placeholder(n.name, Spec((n.shape[0] * ranks, *n.shape[1:]), n.dtype)) for n in fed}
     larger = program.with_roots(rebuild(program.roots, whole))
     return larger, {whole[n]: (Shard(0), n) for n in fed}
+
+
+def _multiplies(node: Node, dtype: str | None) -> bool:
+    """Whether it is a product, with rows of the batch, whose operands were rounded to a dtype."""
+    if not isinstance(node.op, Op) or node.op.kind is not OpKind.CONTRACTION:
+        return False
+    narrow = [narrower(i) for i in node.inputs]
+    return bool([*dims_of(node.shape)]) and all(n is not None and n.dtype == dtype for n in narrow)
 
 
 def _placed_by(names: Sequence[Any], name: Any, on: On) -> Replicate | Shard:

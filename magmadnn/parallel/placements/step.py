@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn.comm import Communicator, bound
-from magmadnn.comm.gpu.meeting import meet
+from magmadnn.comm.communicator import Wire
+from magmadnn.comm.gpu.meeting import gpus_of, meet
 from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
@@ -24,11 +25,13 @@ from magmadnn.optim.courses import StepCourse
 from magmadnn.optim.memory_check import BATCH
 from magmadnn.parallel.ranks_step import RanksStep, refuse
 from magmadnn.runtime import Executable
+from magmadnn.runtime.places import device_of
 from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation, Tensor
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .distribute import Distribution, sharing_rows
+from .fewer_calls import in_buckets
 from .layouts import Way, splits_of
 from .one_rank import of_rank
 from .part import Part
@@ -122,18 +125,26 @@ class PlacedStep(RanksStep):
     def _executable_of(
         self, program: Program, leaves: Mapping[Node, tuple[Placement, Node]], way: dict[str, Any]
     ) -> Executable:
-        """On GPUs collectives are calls of NCCL, nodes of a step's graph."""
+        """On GPUs collectives are nodes of a step's graph."""
         size, stays = self._comm.size, list(self._leaves)
-        found = Distribution(program, leaves, size, stays=stays, within=self._within).program
+        wire = self._meeting(way["device"])
+        given: dict[str, Any] = {"stays": stays, "within": self._within, "wire": wire}
+        found = Distribution(program, leaves, size, **given).program
         held = {p.own: p.on for p in self.parts if p.placement.on is not None}
         if held:
             found = of_rank(found, held, self._comm.rank, size)
         elif way["device"] != "cpu":
-            found = with_leading_axis(found, self._comm.rank)
-        made = Executable(found, **way)
-        if made.device is not None and self._comm.size > 1:
-            meet(self._comm, made.device)
-        return made
+            found = in_buckets(with_leading_axis(found, self._comm.rank))
+        return Executable(found, **way)
+
+    def _meeting(self, device: str) -> Wire | None:
+        """Let the GPUs of all ranks meet; what sums of products of halves travel in among them."""
+        number = device_of(device, self._compiling["executor"])
+        if number is None or self._comm.size == 1:
+            return None
+        meet(self._comm, number)
+        adds = gpus_of(self._comm).can_add("bfloat16", "float32")
+        return "bfloat16" if adds else None
 
     def _sharing_rows(self, program: Program, way: dict[str, Any]) -> Executable:
         """The step of a batch of which each rank has as many rows."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.backends.cuda.engine import KernelNode
+from magmadnn.backends.cuda.engine import KernelNode, MatrixNode
 from magmadnn.compiler.cuda.gemm.cut import _LARGE_TILES, _OUTER_TILES, Cut, cut_for
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, choose_gemm, hastened
 from magmadnn.compiler.cuda.module import OPTIONS, module_text, symbol
@@ -417,6 +417,23 @@ def test_early_is_what_no_kernel_in_front_writes() -> None:
     assert early(
         replace(first, what=other(launch)), replace(second, what=other(launch)), third
     ) == {"a", "b"}
+
+
+def test_beside_calls_what_was_written_before_is_not_read_early() -> None:
+    """There a kernel may come right after one that is several levels before it."""
+    gemm = Gemm("float32", epilogue=updated("float32"))
+    launch = chosen(gemm, placed(gemm, (16, 16, 16)), (16, 16, 16))
+    a, b, x, rate, y = ((64 * k, 64 * k + 64) for k in range(5))
+    call = MatrixNode("potrf", "float32", (), 0, 1, ((),), (), 0, 0)
+    row = [
+        Item(other(launch), (b, b, b), (a,)),
+        Item(call, (b,), (x,)),
+        Item(launch, (a, b, x, rate), (y,)),
+    ]
+    made = graphs.merged(row, H100)
+    assert made.after == [(), (), (0, 1)]
+    last = made.items[-1].launch.variant
+    assert isinstance(last, GemmVariant) and set(last.early) == {"b"}
 
 
 def other(launch: Launch) -> Launch:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from magmadnn.backends.cuda.engine import MatrixNode
 from magmadnn.compiler.cuda.fused.chained import Chained, chain
 from magmadnn.compiler.cuda.fused.merged import MOST_ARGUMENTS, Merged, merge
 from magmadnn.compiler.cuda.fused.summed import fold
@@ -19,7 +20,8 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
-from magmadnn.runtime.cuda.running.graphs import with_room
+from magmadnn.runtime.cuda.running.graphs import merged, with_room
+from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.merging.levels import load_of
 from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler, run_launch
@@ -85,8 +87,8 @@ def test_parts_do_what_they_do_alone() -> None:
         parts = [product(a, b, c, None, False), sum_of_columns(a, sums), doubled(a, twice)]
         run_all([merge(parts)] if together else parts)
         made.append((c, sums, twice))
-    for alone, merged in zip(*made, strict=True):
-        np.testing.assert_array_equal(alone, merged)
+    for alone, one in zip(*made, strict=True):
+        np.testing.assert_array_equal(alone, one)
     np.testing.assert_array_equal(made[1][2], a + a)
 
 
@@ -138,8 +140,8 @@ def test_the_same_parts_are_one_call_with_their_own_memory() -> None:
         parts = [first, doubled(inputs[0][0], twice), *others]
         run_all([merge(parts)] if together else parts)
         made.append([*outputs, twice])
-    for alone, merged in zip(*made, strict=True):
-        np.testing.assert_array_equal(alone, merged)
+    for alone, one in zip(*made, strict=True):
+        np.testing.assert_array_equal(alone, one)
     assert math.prod(first.grid) > 1  # a part's blocks and its number are told apart
     assert merge(parts).variant.text("kernel").count("part.run(") == 2
 
@@ -164,10 +166,8 @@ def test_a_level_with_more_arguments_than_a_kernel_can_have_is_several_launches(
     one = doubled(a, b)
     count = 2 * MOST_ARGUMENTS // len(one.arguments) + 1
     groups = with_room([one] * count, Chip())
-    assert [sum(len(k.arguments) for k in group) <= MOST_ARGUMENTS for group in groups] == [
-        True
-    ] * 3
-    assert sum(map(len, groups)) == count
+    assert [len(group) * len(one.arguments) <= MOST_ARGUMENTS for group in groups] == [True] * 3
+    assert [k for group in groups for k in group] == [*range(count)]
 
 
 def test_a_launch_of_many_rounds_is_alone() -> None:
@@ -176,7 +176,17 @@ def test_a_launch_of_many_rounds_is_alone() -> None:
     rounds = [7, 9]
     filled = load_of([small]).resident(Chip()) * Chip().processors
     some, many = (replace(small, grid=(r * filled, 1, 1)) for r in rounds)
-    assert with_room([small, some, many, small], Chip()) == [[many], [small, some, small]]
+    assert with_room([small, some, many, small], Chip()) == [[2], [0, 1, 3]]
+
+
+def test_launches_of_a_level_that_stay_apart_wait_for_what_each_has_to() -> None:
+    """Beside a call, which waits for one of two large ones only."""
+    small = doubled(matrix(3, 5, 1), matrix(3, 5, 2))
+    many = replace(small, grid=(9 * load_of([small]).resident(Chip()) * Chip().processors, 1, 1))
+    a, b, c, d, e = ((k, k + 1) for k in range(5))
+    call = MatrixNode("potrf", "float32", (), 0, 1, ((),), (), 0, 0)
+    items = [Item(many, (a,), (b,)), Item(many, (c,), (d,)), Item(call, (d,), (e,))]
+    assert merged(items, Chip()).after == [(), (), (1,)]
 
 
 class Head:

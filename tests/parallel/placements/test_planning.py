@@ -67,7 +67,7 @@ def test_one_weird_trick() -> None:
 
 def test_fewer_workers_for_a_layer_where_that_is_quicker() -> None:
     """On a slow wire; the proposal says which, is never slower with more, and trains as one worker does."""
-    rates = md.parallel.Rates(wire=2e8)
+    rates = md.parallel.Rates(wire=1e8)
     plans = {
         n: md.parallel.plan(alexnet(), n, IMAGES, Y, batch_size=48, rates=rates) for n in (4, 8)
     }

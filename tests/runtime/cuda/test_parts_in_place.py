@@ -29,6 +29,7 @@ from tests.compiler.test_parts_in_place import (
     inception,
     integers,
     made,
+    one_after_the_other,
     read_elsewhere,
     twice,
 )
@@ -37,7 +38,7 @@ from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 EMULATED, GPU = DEVICES
 RARE = pytest.param("emulated", marks=[*EMULATED.marks, pytest.mark.long])
-USUAL = (inception, dense_block, read_elsewhere, twice)
+USUAL = (inception, dense_block, read_elsewhere, twice, one_after_the_other)
 EACH = [
     pytest.param(
         values, *device.values, id=f"{values.__name__}-{device.values[0]}", marks=device.marks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 Kind = Literal["sum", "gather", "scatter", "exchange", "move"]
 
@@ -15,6 +15,22 @@ KINDS: Final = {
     "exchange": "of the P n elements of each rank the n that are for it, one after the other",
     "move": "rows of n elements that others send it, as a table of the group says",
 }
+
+
+class OwnKernel(NamedTuple):
+    """A launch of a kernel of this package that does a call.
+
+    Attributes:
+        function: CUDA's.
+        grid: blocks,
+        block: and threads of each.
+        arguments: 8 bytes each.
+    """
+
+    function: Any
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[int, ...]
 
 
 class Gpus(Protocol):
@@ -32,6 +48,12 @@ class Gpus(Protocol):
 
     def prepare(self, kind: Kind, count: int, dtype: str, stored: str) -> None:
         """Make all that a call of so many elements wants, before one is captured; all ranks call it."""
+        ...
+
+    def own_kernel(
+        self, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
+    ) -> OwnKernel | None:
+        """The kernel that does a call which is prepared; None where it is a library's."""
         ...
 
     def call_on(

@@ -128,8 +128,11 @@ def merged(items: Sequence[Item], chip: Chip) -> Launches:
     groups = groups_around_libraries(items)
     if len(groups) == 1 and not _is_call(groups[0]):
         return _merged_kernels(items, chip)
-    parts = [g if _is_call(g) else _merged_kernels(g, chip).items for g in groups]
-    return _unmerged([item for part in parts for item in part])
+    made, written = list[Item](), list[Span]()
+    for group in groups:
+        made += group if _is_call(group) else _merged_kernels(group, chip, written).items
+        written += [span for item in group for span in item.writes]
+    return _unmerged(made)
 
 
 def _unmerged(items: Sequence[Item]) -> Launches:
@@ -140,8 +143,14 @@ def _is_call(group: Sequence[Item]) -> bool:
     return any(isinstance(item.what, LibraryNode) for item in group)
 
 
-def _merged_kernels(items: Sequence[Item], chip: Chip) -> Launches:
-    """Fewer launches that do the same as these, which are all of kernels."""
+def _merged_kernels(
+    items: Sequence[Item], chip: Chip, written: Sequence[Span] | None = None
+) -> Launches:
+    """Fewer launches that do the same as these, which are all of kernels.
+
+    With `written`, what is written before them in their graph, each of these launches waits there for what it
+    has to and no more, which its own spans say; else for all that launches of its level have to.
+    """
     edges = edges_of([(item.reads, item.writes) for item in items])
     launches = [item.launch for item in items]
     levels = _levels(chains_of(launches, edges, chip), items, launches, chip)
@@ -149,36 +158,39 @@ def _merged_kernels(items: Sequence[Item], chip: Chip) -> Launches:
         units = chains_of(launches, edges, chip, True)
         for _ in range(2):  # tiles depend on what is known early, levels on tiles
             levels = _levels(units, items, launches, chip, True)
-            launches = _prompt(items, levels, chip, _beside(levels.groups, launches))
+            beside = _beside(levels.groups, launches)
+            launches = _prompt(items, levels, chip, beside, written)
     else:
-        launches = _prompt(items, levels, chip)
+        launches = _prompt(items, levels, chip, None, written)
     made, of_level = list[Item](), list[range]()
-    for group, (reads, writes) in zip(levels.groups, levels.touched, strict=True):
+    for group in levels.groups:
         parts = [joined(unit, [launches[k] for k in unit], chip) for unit in group]
-        ones = [merge(some, load_of(some).resident(chip)) for some in with_room(parts, chip)]
-        of_level.append(range(len(made), len(made) + len(ones)))
-        made += [Item(one, reads, writes) for one in ones]
+        rooms = with_room(parts, chip)
+        of_level.append(range(len(made), len(made) + len(rooms)))
+        for room in rooms:
+            one = merge([parts[n] for n in room], load_of([parts[n] for n in room]).resident(chip))
+            made.append(Item(one, *touched_by(items[k] for n in room for k in group[n])))
     after = [tuple(k for level in waits for k in of_level[level]) for waits in levels.after]
     return Launches(made, [after[n] for n, own in enumerate(of_level) for _ in own])
 
 
-def with_room(parts: Sequence[Launch], chip: Chip) -> list[list[Launch]]:
-    """The launches of a level in groups whose arguments a kernel can have.
+def with_room(parts: Sequence[Launch], chip: Chip) -> list[list[int]]:
+    """The numbers of a level's launches in groups whose arguments a kernel can have.
 
     One of many rounds is alone: a launch is little beside it, and its blocks would get what others need.
     So is one that says so.
     """
-    large, groups, count = list[list[Launch]](), list[list[Launch]](), 0
-    for one in parts:
+    large, groups, count = list[list[int]](), list[list[int]](), 0
+    for number, one in enumerate(parts):
         is_alone = getattr(one.variant, "is_alone", False)
         if is_alone or load_of([one]).rounds(chip) >= _MANY_ROUNDS:
-            large.append([one])
+            large.append([number])
             continue
         count += len(one.arguments)
         if count > MOST_ARGUMENTS or not groups:
             groups.append([])
             count = len(one.arguments)
-        groups[-1].append(one)
+        groups[-1].append(number)
     return [*large, *groups]
 
 
@@ -206,11 +218,17 @@ def _prompt(
     items: Sequence[Item],
     levels: _Levels,
     chip: Chip,
-    beside: Mapping[int, tuple[Sizes, ...]] | None = None,
+    beside: Mapping[int, tuple[Sizes, ...]] | None,
+    written: Sequence[Span] | None,
 ) -> list[Launch]:
     """The launches, with products that read early what they may."""
-    before = _before(levels.groups, levels.after)
-    return [item.launch for item in _hastened(items, before, chip, beside)]
+    if written is None:
+        before = _before(levels.groups, levels.after)
+    else:
+        units = [[unit] for group in levels.groups for unit in group]
+        touched = [touched_by(items[k] for k in unit) for (unit,) in units]
+        before = _before(units, edges_of(touched))
+    return [item.launch for item in _hastened(items, before, chip, beside, written or ())]
 
 
 def _share(groups: Sequence[Sequence[Unit]], launches: Sequence[Launch], chip: Chip) -> bool:
@@ -283,6 +301,7 @@ def _hastened(
     before: Mapping[int, tuple[int, ...]] | Sequence[tuple[int, ...]],
     chip: Chip,
     beside: Mapping[int, tuple[Sizes, ...]] | None = None,
+    written: Sequence[Span] = (),
 ) -> list[Item]:
     """Products that read early what no kernel writes over whose edge they come.
 
@@ -291,7 +310,7 @@ def _hastened(
     what most launches may read early, and with what all may.
     """
     found = {
-        number: _early(item, [w for k in before[number] for w in items[k].writes])
+        number: _early(item, [*written, *(w for k in before[number] for w in items[k].writes)])
         for number, item in enumerate(items)
         if isinstance(item.what, Launch) and isinstance(item.what.variant, GemmVariant)
     }

@@ -35,9 +35,12 @@ class Rooms:
         self._own: dict[tuple[Work, int], Span] = {}
 
     def of(self, node: MatrixNode | ConvolutionNode | FourierNode) -> Span:
-        """A workspace for a call."""
+        """A workspace for a call; an empty one, which others may have too, for a call that wants none."""
         nbytes = self._engine.workspace(node)
-        return self._workspace() if nbytes <= PRODUCT_WORKSPACE else self._shared(nbytes, 0)
+        if nbytes > PRODUCT_WORKSPACE:
+            return self._shared(nbytes, 0)
+        start, end = self._workspace()
+        return start, end if nbytes else start
 
     def pieces(self, work: Work, nbytes: tuple[int, ...]) -> tuple[Span, ...]:
         """Pieces of memory for a step: small ones are its own, large ones are shared as workspaces are."""
