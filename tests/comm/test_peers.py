@@ -245,16 +245,22 @@ class Blas:
         self.cublasGemmEx.has_room = True
         return 0
 
+    def cublasSetMathMode(self, handle: Any, mode: Any) -> int:
+        assert handle.value == 11
+        self.cublasGemmEx.mode = mode.value
+        return 0
+
 
 class Gemm:
     argtypes: Any = ()
     status = 0
+    mode = 0  # 16: sums of halves are rounded once
     stream: int | None = None
     has_room = False  # a workspace of ours, which setting a stream takes away
 
     def __call__(self, handle: int, *words: int) -> int:
         assert handle == 11 and captured and len(self.argtypes) == 19
-        assert self.stream == Stream.ptr and self.has_room
+        assert self.stream == Stream.ptr and self.has_room and self.mode == 16
         captured[0].append(lambda: multiplied.append(words))
         return self.status
 
