@@ -10,7 +10,8 @@ Gemm = Callable[..., None]
 """`cublasGemmEx` without its handle: numbers and addresses in its order."""
 
 _HOPPER: Final = 9  # compute capability from which cuBLAS takes more workspace of its own accord
-_WIDE_SUMS, _DEFAULT_MATH = 16, 0  # cublasMath_t: a half result is rounded once
+# cublasMath_t: parts of a sum are added in the arithmetic's dtype, not in that of a half result, or as usual
+WIDE_SUMS, USUAL_MATH = 16, 0
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
 _GEMM: Final = (
     _POINTER, *(_NUMBER,) * 5,  # handle, operations, sizes
@@ -64,7 +65,7 @@ class Captured:
             def gemm(*words: int) -> None:
                 self._called("cublasGemmEx", handle, *words)
 
-            self._called("cublasSetMathMode", _POINTER(handle), _NUMBER(_WIDE_SUMS))
+            self._called("cublasSetMathMode", _POINTER(handle), _NUMBER(WIDE_SUMS))
             self._stream.begin_capture()
             try:
                 phase(gemm)
@@ -72,7 +73,7 @@ class Captured:
                 self._given_up()
                 raise
             finally:
-                self._called("cublasSetMathMode", _POINTER(handle), _NUMBER(_DEFAULT_MATH))
+                self._called("cublasSetMathMode", _POINTER(handle), _NUMBER(USUAL_MATH))
             return self._stream.end_capture()
 
     def _given_up(self) -> None:

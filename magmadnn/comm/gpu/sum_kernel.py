@@ -154,7 +154,30 @@ __device__ __forceinline__ void meet(const Gpus &gpus, int rank, int ranks, int 
 }
 """
 
-_SUMS: Final = """
+# Chunk by chunk, where each sends all that it has: elements go to the others. The loop stays open.
+_SENT: Final = """\
+  const long long packs = (count + LANES - 1) / LANES, each = (chunk + gridDim.x - 1) / gridDim.x;
+  unsigned number = meetings[blockIdx.x];
+  for (long long start = 0; start < packs; start += chunk) {
+    ++number;
+    const long long half = (number & 1) * half_bytes, end = start + chunk < packs ? start + chunk : packs;
+    const long long first = start + blockIdx.x * each + threadIdx.x;
+    const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
+    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
+      Pack sent[AHEAD];
+      for (int step = 1; step < ranks; ++step) {
+        const int other = (rank + step) % ranks;
+        if (step == 1 || apart)
+          ALL_AHEAD(k) if (i + k * blockDim.x < last)
+            sent[k] = loaded(source + other * apart, (i + k * blockDim.x) * LANES, count, whole);
+        Pack *to = (Pack *)(gpus.inbox[other] + half) + rank * chunk - start;
+        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sent[k];
+      }
+    }
+"""
+
+_SUMS: Final = (
+    """
 // The sum of what others sent to places of an inbox that lie `apart` packs from each other, and of `own`.
 __device__ __forceinline__ Sums added(const Pack *place, long long apart, Pack own, int rank, int ranks) {
   TOTAL totals[LANES];
@@ -180,25 +203,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
   wait_for_earlier_kernels();
   const Gpus gpus = *all;
   const bool whole = aligned(source, result, apart * sizeof(ELEMENT));
-  const long long packs = (count + LANES - 1) / LANES, each = (chunk + gridDim.x - 1) / gridDim.x;
-  unsigned number = meetings[blockIdx.x];
-  for (long long start = 0; start < packs; start += chunk) {
-    ++number;
-    const long long half = (number & 1) * half_bytes, end = start + chunk < packs ? start + chunk : packs;
-    const long long first = start + blockIdx.x * each + threadIdx.x;
-    const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
-    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
-      Pack sent[AHEAD];
-      for (int step = 1; step < ranks; ++step) {
-        const int other = (rank + step) % ranks;
-        if (step == 1 || apart)
-          ALL_AHEAD(k) if (i + k * blockDim.x < last)
-            sent[k] = loaded(source + other * apart, (i + k * blockDim.x) * LANES, count, whole);
-        Pack *to = (Pack *)(gpus.inbox[other] + half) + rank * chunk - start;
-        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sent[k];
-      }
-    }
-    meet(gpus, rank, ranks, 0, number);
+"""
+    + _SENT
+    + """    meet(gpus, rank, ranks, 0, number);
     const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half);
     const ELEMENT *kept = source + rank * apart;
     for (long long i = first; i < last; i += AHEAD * blockDim.x) {
@@ -274,33 +281,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
   if (threadIdx.x == 0) meetings[blockIdx.x] = number;
 }
 """
+)
 
-_PASSES: Final = """
+_PASSES: Final = (
+    """
 extern "C" __global__ void __launch_bounds__(THREADS) pass_once(
     const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
     long long half_bytes, long long chunk, long long apart, int rank, int ranks) {
   wait_for_earlier_kernels();
   const Gpus gpus = *all;
   const bool whole = aligned(source, result, apart | count);
-  const long long packs = (count + LANES - 1) / LANES, each = (chunk + gridDim.x - 1) / gridDim.x;
-  unsigned number = meetings[blockIdx.x];
-  for (long long start = 0; start < packs; start += chunk) {
-    ++number;
-    const long long half = (number & 1) * half_bytes, end = start + chunk < packs ? start + chunk : packs;
-    const long long first = start + blockIdx.x * each + threadIdx.x;
-    const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
-    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
-      Pack sent[AHEAD];
-      for (int step = 1; step < ranks; ++step) {
-        const int other = (rank + step) % ranks;
-        if (step == 1 || apart)
-          ALL_AHEAD(k) if (i + k * blockDim.x < last)
-            sent[k] = loaded(source + other * apart, (i + k * blockDim.x) * LANES, count, whole);
-        Pack *to = (Pack *)(gpus.inbox[other] + half) + rank * chunk - start;
-        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sent[k];
-      }
-    }
-    const ELEMENT *kept = source + rank * apart;
+"""
+    + _SENT
+    + """    const ELEMENT *kept = source + rank * apart;
     for (long long i = first; i < last; i += blockDim.x) {
       const Pack own = loaded(kept, i * LANES, count, whole);
       stored(result + rank * count, *(const Sums *)&own, i * LANES, count, whole);
@@ -322,6 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pass_once(
   if (threadIdx.x == 0) meetings[blockIdx.x] = number;
 }
 """
+)
 
 
 def text_of(numbers: Numbers) -> str:

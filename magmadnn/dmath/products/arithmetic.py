@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from magmadnn.comm.gpu.phases import USUAL_MATH, WIDE_SUMS
 from magmadnn.dmath.arrays.team import Array, Team, accumulated, is_half
 from magmadnn.dmath.arrays.tracing import PRODUCT, span
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError, quoted
@@ -18,8 +19,6 @@ COMPUTE: Final = ("float64", "float32", "tf32", "bfloat16", "float16")
 # cudaDataType_t and cublasComputeType_t; the first algorithm is the library's choice.
 _KINDS: Final = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 _FLOAT32, _TF32, _FLOAT64, _ANY_ALGORITHM = 68, 77, 70, -1
-# cublasMath_t: parts of a sum are added in the arithmetic's dtype, not in that of a half result.
-_WIDE_SUMS, _DEFAULT_MATH = 16, 0
 
 
 @dataclass(frozen=True)
@@ -217,11 +216,11 @@ def _on_device(team: Team, a: Array, b: Array, how: Arithmetic, out: Array, add:
     if out.dtype.itemsize >= how.sums.itemsize:
         cublas.gemmEx(handle, *words)
         return
-    cublas.setMathMode(handle, _WIDE_SUMS)
+    cublas.setMathMode(handle, WIDE_SUMS)
     try:
         cublas.gemmEx(handle, *words)
     finally:
-        cublas.setMathMode(handle, _DEFAULT_MATH)
+        cublas.setMathMode(handle, USUAL_MATH)
 
 
 @lru_cache(maxsize=16)

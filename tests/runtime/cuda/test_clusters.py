@@ -150,6 +150,22 @@ def rounded(values: Any) -> np.ndarray:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
+def rounded_step(initial: dict[Any, np.ndarray], x: Any, y: Any) -> tuple[Any, ...]:
+    """Forward and backward in float64 from weights on, with factors of products that are rounded.
+
+    Returns the mean loss, values of the hidden layer, and the loss' gradients by the logits and by what the
+    first product gives.
+    """
+    w1, b1, w2, b2 = (value.astype(np.float64) for value in initial.values())
+    h = np.tanh(rounded(x) @ rounded(w1) + b1)
+    e = np.exp(rounded(h) @ rounded(w2) + b2)
+    p = e / e.sum(1, keepdims=True)
+    loss = -np.log(p[np.arange(len(y)), y]).mean()
+    p[np.arange(len(y)), y] -= 1
+    p /= len(y)
+    return loss, h, p, rounded(p) @ rounded(w2).T * (1 - h * h)
+
+
 @every_device
 def test_what_is_rounded(device: str, launched: list[tuple[Chain, int, int]]) -> None:
     """Beside float64 with factors of the first layer that are rounded, and nothing else: steps of one batch.
@@ -164,14 +180,7 @@ def test_what_is_rounded(device: str, launched: list[tuple[Chain, int, int]]) ->
         began = [values_of(m) for m in models]
         histories = md.fit_many(models, x, y, batch_size=BATCH, shuffle=False, verbose=False)
     for model, initial, history in zip(models, began, histories, strict=True):
-        w1, b1, w2, b2 = (value.astype(np.float64) for value in initial.values())
-        h = np.tanh(rounded(x) @ rounded(w1) + b1)
-        e = np.exp(rounded(h) @ rounded(w2) + b2)
-        p = e / e.sum(1, keepdims=True)
-        loss = -np.log(p[np.arange(BATCH), y]).mean()
-        p[np.arange(BATCH), y] -= 1
-        p /= BATCH
-        slope = rounded(p) @ rounded(w2).T * (1 - h * h)
+        loss, h, p, slope = rounded_step(initial, x, y)
         moves = (rounded(x).T @ rounded(slope), slope.sum(0), rounded(h).T @ rounded(p), p.sum(0))
         eps = np.finfo(np.float32).eps
         assert abs(history["loss"][0] - loss) <= 16 * eps * loss

@@ -25,6 +25,7 @@ from tests.runtime.cuda.test_clusters import (
     launched,
     network,
     rounded,
+    rounded_step,
     samples,
     values_of,
 )
@@ -160,14 +161,7 @@ def test_what_is_rounded(
         began = [values_of(m) for m in models]
         histories = md.fit_many(models, x, y, batch_size=BATCH, shuffle=False, verbose=False)
     for model, initial, history in zip(models, began, histories, strict=True):
-        w1, b1, w2, b2 = (value.astype(np.float64) for value in initial.values())
-        h = np.tanh(rounded(x) @ rounded(w1) + b1)
-        e = np.exp(rounded(h) @ rounded(w2) + b2)
-        p = e / e.sum(1, keepdims=True)
-        loss = -np.log(p[np.arange(BATCH), y]).mean()
-        p[np.arange(BATCH), y] -= 1
-        p /= BATCH
-        slope = rounded(p) @ rounded(w2).T * (1 - h * h)
+        loss, h, p, slope = rounded_step(initial, x, y)
         ones = np.ones((BATCH, 1))
         factors = ((x, slope), (ones, slope), (h, p), (ones, p))
         assert abs(history["loss"][0] - loss) <= 2.0**-11 * loss

@@ -7,6 +7,7 @@ each has a fourth of the batch's rows, with copies of the second layer's weights
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from magmadnn.backends.cpu.forks import cached_property
@@ -187,13 +188,11 @@ class Chain:
             "signals": 8 * BLOCKS,
             "numbers": 2 * _SLOT * len(self.slots_of_scalars),
         }
-        for name, dtype, columns in self.data:
-            sizes[name] = _ITEM[dtype] * self.rows * columns
-        found, at = {}, 0
-        for name, size in sizes.items():
-            found[name] = at
-            at += -(-size // 16) * 16
-        return found | {"end": at}
+        return placed(sizes | self.data_bytes(self.rows))
+
+    def data_bytes(self, rows: int) -> dict[str, int]:
+        """Bytes of so many rows of each array of data beside the features."""
+        return {name: _ITEM[dtype] * rows * columns for name, dtype, columns in self.data}
 
     @property
     def shared_bytes(self) -> int:
@@ -212,3 +211,12 @@ class Chain:
                 dtypes = {result.name: result.dtype for result in results}
                 found |= {value: dtypes[name] for name, value in step.writes}
         return {name: (number, dtype) for number, (name, dtype) in enumerate(found.items())}
+
+
+def placed(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Where parts of so many bytes begin, at multiples of 16, and under "end" how many they are together."""
+    found, at = {}, 0
+    for name, size in sizes.items():
+        found[name] = at
+        at += -(-size // 16) * 16
+    return found | {"end": at}

@@ -9,7 +9,6 @@ from magmadnn.compiler.cuda.text.formulas import TYPES, Cell, Lines, converted
 from .dense_chain import BLOCKS, WEIGHTS, Chain, RowStep
 from .formulas import Cells, Endings, Rows, cells_of, scalars_of, scalars_text, stored_type
 
-_LANES = 8  # threads of a row
 _BIAS, _SUM = 128, 192  # the first thread that updates the last bias; the one that finishes sums
 
 # The second layer's product: a tile of rows for a warp, half of the units; then a row for eight threads.

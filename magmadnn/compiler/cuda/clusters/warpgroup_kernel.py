@@ -8,7 +8,7 @@ from functools import cached_property
 from magmadnn.compiler.cuda.text.formulas import TYPES
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 
-from .dense_chain import BLOCKS, Chain
+from .dense_chain import BLOCKS, Chain, placed
 from .formulas import Endings
 from .kernel import SCALAR_THREAD, ChainKernel, ends, parameters, slots_of
 from .prelude import CLUSTERS
@@ -18,15 +18,12 @@ from .warpgroup_products import BACKWARD, BESIDE, FORWARD
 
 GROUP_THREADS = 384  # of a block: two warpgroups, and the warps that copy and send
 _BATCH, _UNITS = OWN * BLOCKS, 128
-_EIGHT, _HALF = (
-    4240,
-    2112,
-)  # bytes from one 8 features to the next, and between the halves of a block of them
+# bytes from one 8 features to the next, and between the halves of a block of them
+_EIGHT, _HALF = 4240, 2112
 _ROW = _UNITS + 4
 _SLOT = OWN * _ROW  # floats of a block's rows of units
 _CAPABILITY = 90  # of devices whose warpgroups multiply tiles
 _LEAST_HIDDEN = 65  # fewer fill only half of the tiles
-_ITEM = {"float32": 4, "int32": 4, "float64": 8, "int64": 8}
 
 _SIZES = r"""
 namespace clusters {
@@ -190,13 +187,7 @@ class WarpgroupKernel:
             "signals": 8 * (BLOCKS + 2),
             "numbers": 2 * 8 * len(chain.slots_of_scalars),
         }
-        for name, dtype, columns in chain.data:
-            sizes[name] = _ITEM[dtype] * OWN * columns
-        found, at = {}, 0
-        for name, size in sizes.items():
-            found[name] = at
-            at += -(-size // 16) * 16
-        return found | {"end": at}
+        return placed(sizes | chain.data_bytes(OWN))
 
     @property
     def shared_bytes(self) -> int:
