@@ -25,6 +25,7 @@ from .kinds import Kind
 from .usage import KindReport, Report, in_units
 
 _SMALLEST = 64  # bytes
+_LARGEST_STEP = 1 << 26
 # called where memory is short, and by `trim`: what others keep without using it goes
 WHEN_SHORT: list[Callable[[], object]] = []
 DEFAULT_LIMIT = 1 << 30  # bytes of each kind that are kept when nobody uses them
@@ -253,10 +254,13 @@ def _let_go() -> None:
 
 @lru_cache(maxsize=1024)
 def size_class(nbytes: int) -> int:
-    """`nbytes` rounded up to one of eight sizes between powers of two: at most 1/8 is wasted."""
+    """`nbytes` rounded up to one of eight sizes between powers of two, beyond 512 MiB to whole 64 MiB.
+
+    At most 1/8 is wasted.
+    """
     if nbytes <= _SMALLEST:
         return _SMALLEST
-    step = max(1 << (nbytes - 1).bit_length() - 4, _SMALLEST)
+    step = min(max(1 << (nbytes - 1).bit_length() - 4, _SMALLEST), _LARGEST_STEP)
     return -(-nbytes // step) * step
 
 

@@ -96,10 +96,10 @@ class StepSlices:
         """Begin with such batches on a device, also while those before are on their way; or None.
 
         `finish` then gives what `run` would. None where settings are not fixed, since they depend on the
-        count of steps, where there is no room, and on the processor.
+        count of steps, where there is no room, or too many are on their way, and on the processor.
         """
         fixed = self._settings.fixed and self._step.accumulation is None
-        if isinstance(self._slices, BoundSlices) or not fixed:
+        if isinstance(self._slices, BoundSlices) or not fixed or not self._slices.can_launch:
             return None
         try:
             return self._slices.launch(order, self._inside(self._values(count)))

@@ -74,7 +74,8 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
 
 def order(draft: Draft) -> Draft:
     """Regions get phases. Those of one phase do not depend on each other: threads share their work."""
-    phases = phases_of(draft.dependencies, draft.program.outputs, draft.before)
+    written = (value for _, value in draft.program.updates)
+    phases = phases_of(draft.dependencies, draft.program.outputs, draft.before, written)
     return replace(draft, phases=phases)
 
 

@@ -4,7 +4,9 @@ A reduction over rows needs all of its operand, so that lies in memory. What is 
 row (x - mean, in the forward and the backward pass of a normalisation) would be one more matrix there, to be
 written once, and then read by others in place of the operand, which takes as long to read. Likewise what is
 made of the results of a library's functions and then reduced, such as a gradient that is cut where ReLU cut:
-it is computed again where that moves fewer bytes than to store it.
+it is computed again where that moves fewer bytes than to store it. And what an op's record says so of
+(`LibraryCall.again`): gathered images, which would lie in memory from a network's first layer to the end of
+the backward pass.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ def recompute(program: Program) -> Program:
     }
     of_stored = {node for node in shared if _moves_less(node, reduced, stored)}
     again = of_stored | {node for node in shared if _is_cheap(node, reduced)}
+    again |= {node for node in nodes if is_called_again(node) and len(readers[node]) > 1}
     if not again:
         return program
     new: dict[Node, Node] = {}
@@ -48,6 +51,12 @@ def recompute(program: Program) -> Program:
         apart = {i: own(i) if i in again else new[i] for i in node.inputs}
         new[node] = with_inputs(node, tuple(apart[i] for i in node.inputs))
     return program.with_roots([new[root] for root in program.roots])
+
+
+def is_called_again(node: Node) -> bool:
+    """Whether each reader of a value calls the function that makes it for itself."""
+    call = node.op.library if isinstance(node.op, Op) else None
+    return call is not None and call.again
 
 
 def reduces_rows(node: Node) -> bool:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.program.recompute import is_called_again
 from magmadnn.graph.dim import Size
 from magmadnn.graph.node import Node
+from magmadnn.graph.op import Op
 
 from .region import Region, RegionKind
 
@@ -55,13 +57,19 @@ class Dependencies:
         Outputs are looked at before, and what may find something wrong, or raise, must have run.
         """
         known = {_numbers(r) for r in self.before if r.kind is RegionKind.GATHER}
-        wrong = {r for r in self.before if r.kind in _MAY_FAIL and not r.arrives}
+        wrong = {r for r in self.before if _may_fail(r) and not r.arrives}
         for region in self.before:
             if region.kind is RegionKind.SCATTER and _numbers(region) not in known:
                 wrong.add(region)
-        return self._all_before({*wrong, *self._homes(outputs)})
+        return self._all_before({*wrong, *self.homes(outputs)})
 
-    def _homes(self, values: Iterable[Node]) -> set[Region]:
+    def before_calls(self) -> set[Region]:
+        """The regions that call functions of whole arrays, which cannot fail, and all that they need."""
+        calls = {r for r in self.before if r.kind is RegionKind.LIBRARY and not _may_fail(r)}
+        return self._all_before(calls)
+
+    def homes(self, values: Iterable[Node]) -> set[Region]:
+        """The regions that compute some values."""
         return {self.home[b] for v in values if (b := self._bases[v]) in self.home}
 
     def _all_before(self, regions: Iterable[Region]) -> set[Region]:
@@ -73,6 +81,14 @@ class Dependencies:
             found |= fresh
             stack.extend(fresh)
         return found
+
+
+def _may_fail(region: Region) -> bool:
+    """Whether a region may find its operands wrong, or raise: functions of whole arrays do neither."""
+    if region.kind is not RegionKind.LIBRARY:
+        return region.kind in _MAY_FAIL
+    calls = [node.op.library for node in region.nodes if isinstance(node.op, Op)]
+    return not any(call is not None and call.whole for call in calls)
 
 
 def behind(before: Mapping[Region, frozenset[Region]]) -> set[Region]:
@@ -116,9 +132,15 @@ def in_order(
 
 
 def phases_of(
-    known: Dependencies, outputs: Iterable[Node], others: Mapping[Region, frozenset[Region]]
+    known: Dependencies,
+    outputs: Iterable[Node],
+    others: Mapping[Region, frozenset[Region]],
+    written: Iterable[Node] = (),
 ) -> dict[Region, int]:
     """The earliest phase of each region; those that outputs need come before all others.
+
+    What calls of whole arrays need, as convolutions and their gradients, begins as early as these, but new
+    values of variables do not.
 
     A phase has one collective at most, and they come in the order in which what they need can be there, the
     same on all ranks. Those that only wait for what has been begun come behind all that does not need them.
@@ -127,13 +149,20 @@ def phases_of(
         known: what regions read of each other.
         outputs: of the program.
         others: regions that have to be done before one for another reason.
+        written: new values of variables.
     """
     early = known.early(outputs)
+    beside = known.before_calls() - early - known.homes(written)
     before = {r: needs | others.get(r, frozenset()) for r, needs in known.before.items()}
     late = behind(before)
     ready = _ready(before)
     position = {
-        r: ((r not in early) + 2 * (r in late), ready.get(r, -1), k) for k, r in enumerate(before)
+        r: (
+            (r not in early) + (r not in early and r not in beside) + 3 * (r in late),
+            ready.get(r, -1),
+            k,
+        )
+        for k, r in enumerate(before)
     }
     ordered = in_order(before, position)
     assert ordered is not None
@@ -142,7 +171,7 @@ def phases_of(
     end = 0  # of all that needs nothing of what is waited for
     calls = 0  # the first phase for the next collective: all ranks make these in one order, one at a time
     for region in ordered:
-        first = 0 if region in early else checked
+        first = 0 if region in early or region in beside else checked
         if region.kind is RegionKind.COLLECTIVE:
             first = max(first, calls, end if region.arrives else 0)
         phases[region] = max([first, *(phases[r] + 1 for r in before[region])])
@@ -152,7 +181,15 @@ def phases_of(
             end = max(end, phases[region] + 1)
         if region in early:
             checked = max(checked, phases[region] + 1)
+    _delay(phases, before)
     return phases
+
+
+def _delay(phases: dict[Region, int], before: Mapping[Region, frozenset[Region]]) -> None:
+    """Put regions that make a large value again for one reader right in front of that."""
+    for region in filter(lambda r: any(map(is_called_again, r.nodes)), before):
+        readers = (phases[other] for other, needs in before.items() if region in needs)
+        phases[region] = min(readers, default=phases[region] + 1) - 1
 
 
 def _ready(before: Mapping[Region, frozenset[Region]]) -> dict[Region, int]:

@@ -270,6 +270,7 @@ gathered_whole = Op(
         settings=("strides", "padding", "beside"),
         dtypes=DTYPES,
         whole=True,
+        again=True,
         operations=lambda y, *operands: product(y),
     ),
 )

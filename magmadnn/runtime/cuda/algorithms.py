@@ -35,6 +35,10 @@ _PROPOSALS = 8
 _ROUNDS = 3
 _PATTERN = 1 << 14  # random numbers that are repeated
 _AT_A_TIME = 3  # runs of a product between two events
+_HOPELESS = (
+    3.0  # an algorithm whose single run takes so many times the fastest one's is not run again,
+)
+_SLOW = 1.5  # nor is one that takes so many times as long in a round
 _WORTH = 0.97  # of the first proposal's time: what another must take to be chosen
 _ALIGNED = 16  # bytes: what algorithms may ask for
 
@@ -132,16 +136,26 @@ def _measured(
         node, held = made
     except OutOfMemoryError:
         return None
-    times = dict.fromkeys(proposals, float("inf"))
-    graphs = {p: _Timed(engine, replace(node, algorithm=p)) for p in proposals}
-    for _ in range(_ROUNDS):
-        for proposal, timed in graphs.items():
-            times[proposal] = min(times[proposal], timed.seconds())
+    times = _times_of(engine, node, proposals)
     del held
     best = min(proposals, key=times.__getitem__)
     if times[best] > _WORTH * times[proposals[0]]:
         best = proposals[0]
     return Record(best.hex(), {f"{k}": round(1e6 * t, 2) for k, t in enumerate(times.values())})
+
+
+def _times_of(engine: Engine, node: Chosen, proposals: Sequence[bytes]) -> dict[bytes, float]:
+    """Seconds of a run by each; those that turn out to be slow are run less often."""
+    nodes = {p: replace(node, algorithm=p) for p in proposals}
+    times = {p: _Timed(engine, one, 1).seconds() for p, one in nodes.items()}
+    limit = _HOPELESS * min(times.values())
+    graphs = {p: _Timed(engine, nodes[p], _AT_A_TIME) for p, once in times.items() if once <= limit}
+    for _ in range(_ROUNDS):
+        for proposal, timed in graphs.items():
+            times[proposal] = min(times[proposal], timed.seconds())
+        limit = _SLOW * min(times.values())
+        graphs = {p: timed for p, timed in graphs.items() if times[p] <= limit}
+    return times
 
 
 def _on_noise(device: int, node: ProductNode) -> tuple[ProductNode, list[MemoryManager]]:
@@ -199,14 +213,14 @@ def _noise(device: int, count: int, dtype: str) -> MemoryManager:
 class _Timed:
     """Runs of a product, one after the other, between two events."""
 
-    def __init__(self, engine: Engine, node: Chosen) -> None:
-        self._engine, self._events = engine, (engine.event(), engine.event())
+    def __init__(self, engine: Engine, node: Chosen, runs: int) -> None:
+        self._engine, self._events, self._runs = engine, (engine.event(), engine.event()), runs
         nodes: list[GraphNode] = [EventNode(self._events[0])]
-        nodes += [replace(node, after=(k,)) for k in range(_AT_A_TIME)]
-        self._graph = engine.graph([*nodes, EventNode(self._events[1], (_AT_A_TIME,))])
+        nodes += [replace(node, after=(k,)) for k in range(runs)]
+        self._graph = engine.graph([*nodes, EventNode(self._events[1], (runs,))])
 
     def seconds(self) -> float:
         """Of one run."""
         self._graph.launch()
         self._engine.wait()
-        return self._engine.seconds(*self._events) / _AT_A_TIME
+        return self._engine.seconds(*self._events) / self._runs

@@ -29,6 +29,9 @@ _ALIGNMENT = 256  # of every value
 _APART_BYTES = 1 << 28
 # Values of so few bytes always have memory of their own.
 _FEW_BYTES = 1 << 14
+# Up to here a step begins beside the end of the one before, in memory of its own: with more it takes so long
+# that this gains less than the memory is worth.
+_TWICE_BYTES = 1 << 30
 _NAMED = 3  # values that are named where memory runs out
 
 
@@ -60,6 +63,11 @@ class Places(NamedTuple):
     rooms: dict[Node, Span]
     nbytes: int
     shared: bool
+
+    @property
+    def sets(self) -> int:
+        """How many sets of this memory steps use in turn."""
+        return 2 if self.nbytes <= _TWICE_BYTES else 1
 
 
 def places_of(plan: NativePlan, sizes: Mapping[str, int], own: Sequence[Node]) -> Places:
@@ -101,6 +109,7 @@ class Layout:
 
     Attributes:
         frames: an array for each value that has memory, laid out as on the device; its elements mean nothing.
+        sets: how many of its kind steps that follow each other use in turn.
     """
 
     def __init__(
@@ -117,6 +126,7 @@ class Layout:
         self._offsets: dict[Node, int] = {}
         self._rooms: dict[Node, Span] = {}  # of partial results, in the arena
         self._shared = False  # whether values use memory that others have used
+        self.sets = 1
         nodes = plan.program.nodes()
         self.variables = [node for node in nodes if node.op is VARIABLE]
         self._targets = {target for target, _ in plan.program.updates}
@@ -141,6 +151,7 @@ class Layout:
         own = [n for n in own if n not in self._elsewhere]
         places = places_of(self.plan, self.sizes, own)
         self._offsets, self._rooms, self._shared = places.offsets, places.rooms, places.shared
+        self.sets = places.sets
         return places.nbytes
 
     def _variable_of(self, node: Node) -> Node | None:

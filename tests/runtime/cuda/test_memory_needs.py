@@ -40,6 +40,7 @@ def test_the_prediction_is_what_blocks_take(
         batch = 8 if is_small else 48
         network(SIZES, "adam", device="cuda").fit(X, Y, batch_size=batch, verbose=False)
         gc.collect()
+        md.memory.trim()  # what waits for a model that is built alike
         pools = [POOLS[kind] for kind in (Kind.DEVICE, Kind.MANAGED)]
         before = [pool.report().in_use for pool in pools]
         model = network(SIZES, "adam", device="cuda")

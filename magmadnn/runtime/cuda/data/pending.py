@@ -18,6 +18,14 @@ from .overlapped_upload import OverlappedUpload
 from .staging import Staging
 from .streamed_upload import StreamedUpload
 
+# Variables of more bytes are copied for one slice at a time: the next begins when that has ended.
+_COPIED_TWICE = 1 << 27
+
+
+def slots_for(nbytes: int) -> int:
+    """How many slices are on their way at once, where each has a copy of variables of so many bytes."""
+    return 2 if nbytes <= _COPIED_TWICE else 1
+
 
 class BufferSlot:
     """What one of two slices that follow each other has for itself.

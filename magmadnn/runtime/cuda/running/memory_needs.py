@@ -18,6 +18,7 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.memory.pool import size_class
 from magmadnn.runtime.cpu.slot_values import slot_values
 from magmadnn.runtime.cuda.code import chip_of
+from magmadnn.runtime.cuda.data.pending import slots_for
 from magmadnn.runtime.cuda.layout import places_of
 from magmadnn.runtime.cuda.schedule.cuts import LONGEST
 from magmadnn.runtime.cuda.schedule.small import is_small
@@ -36,18 +37,20 @@ def memory_on_device(
         sizes: of symbolic dimensions.
         engine: the device.
         tensor_float: whether products of float32 may be computed in TF32.
-        slices: for many steps in one go: values twice, since a step begins beside the end of the one before,
-            and variables twice, since a slice does so too; else for single steps, which take the least.
+        slices: for many steps in one go: where they are not large values twice, since a step begins beside
+            the end of the one before, and variables twice, since a slice does so too; else for single steps.
     """
     found = step_memory(plan, sizes)
-    values = size_class(max(places_of(plan, sizes, _own(plan)).nbytes, 1)) + loop_bytes(plan, sizes)
+    places = places_of(plan, sizes, _own(plan))
+    values = size_class(max(places.nbytes, 1)) + loop_bytes(plan, sizes)
     targets = [target for target, _ in plan.program.updates]
     variables = dict.fromkeys([n for n in plan.program.nodes() if n.op is VARIABLE] + targets)
+    written = sum(nbytes_of(target, sizes) for target in targets)
     times, workspace = 1, 0
     if slices:
         frames, chip = frames_of(plan, sizes), chip_of(engine)
         small = is_small(plan, frames, sizes, chip)
-        times = 1 if small else 2
+        times = 1 if small else places.sets
         settings = sum(8 for node in plan.program.placeholders if not node.shape)
         outputs = sum(nbytes_of(node, sizes) for node in plan.program.outputs)
         workspace = LONGEST * (settings + outputs)
@@ -59,7 +62,7 @@ def memory_on_device(
         activations=times * (values - found.gradients - found.batch),
         gradients=times * found.gradients,
         batch=times * found.batch,
-        copies=(2 if slices else 1) * _blocks(targets, sizes),
+        copies=(slots_for(written) if slices else 1) * _blocks(targets, sizes),
         workspace=workspace,
     )
 

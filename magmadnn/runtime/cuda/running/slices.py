@@ -3,7 +3,7 @@
 A graph holds several steps. What depends on the number of the batch (which rows, which settings, where
 outputs are kept) is looked up in memory by a number that the graph itself counts on, so a graph that is
 launched again goes on where it ended. Steps use two sets of memory in turn, so that the beginning of a
-step runs beside the end of the one before.
+step runs beside the end of the one before; one set where that is large (`Layout.sets`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from magmadnn.runtime.cuda.data.arrays import USUAL, look_at
 from magmadnn.runtime.cuda.data.block import Block
 from magmadnn.runtime.cuda.data.data import Data
 from magmadnn.runtime.cuda.data.overlapped_upload import OverlappedUpload
-from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice
+from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice, slots_for
 from magmadnn.runtime.cuda.data.staging import Staging
 from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, StreamedUpload
 from magmadnn.runtime.cuda.layout import Layout
@@ -94,7 +94,7 @@ class CudaSlices:
         # a small plan's steps as one kernel, and what comes before and after; whether those are there
         self._special: Specialised | None = None
         self._is_specialised = False
-        if not self._small:
+        if not self._small and first.sets > 1:
             self._layouts.append(Layout(runner.plan, sizes, device))
             self._items.append(self._items_of(self._layouts[1], runner))
         self._dtypes = {n: array.dtype.name for n, array in data.items() if n in first.frames}
@@ -127,6 +127,7 @@ class CudaSlices:
         self._targets = [target for target, _ in runner.plan.program.updates]
         self._variables = KnownVariables(sources, self._targets)
         self._sides = [BufferSlot(0, self._targets, device)]
+        self._most_flights = slots_for(sum(tensor_of(target).nbytes for target in self._targets))
         self._flights: list[PendingSlice] = []  # in order
         self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
         self._is_aligned = True  # as graphs were made for it
@@ -296,13 +297,18 @@ class CudaSlices:
         """The outputs of no batch."""
         return [np.empty((0, *frame.shape), frame.dtype) for _, frame, _ in self._outputs]
 
+    @property
+    def can_launch(self) -> bool:
+        """Whether a slice may begin now, while others are on their way."""
+        return len(self._flights) < self._most_flights
+
     def launch(self, order: Array | OnDevice, settings: Mapping[Node, Array]) -> PendingSlice:
-        """Begin with a slice, also while the one before is on its way, but not two of them.
+        """Begin with a slice; also while the one before is on its way, where it `can_launch`.
 
         Raises:
             OutOfMemoryError: if there is no room for what two have beside each other; nothing is begun.
         """
-        assert len(self._flights) < _SIDES
+        assert self.can_launch
         side, started = self._free_side(), time.perf_counter()
         if not isinstance(order, OnDevice):
             order = order.astype(np.int64, copy=False)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle
 
 import numpy as np
 
-from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.backends.cuda.engine import Engine, ProductNode
 from magmadnn.compiler.cuda.fused.folded import folded
 from magmadnn.compiler.cuda.fused.transposed import Turn, transposed, turn_of
@@ -49,7 +47,7 @@ from .library.few_pooled import FewPooledSteps, takes_few_pooled
 from .library.fourier import Transforms, is_transform
 from .library.library_calls import LibraryCalls
 from .library.pictures import Pictures, takes_pictures
-from .library.rooms import Rooms
+from .library.rooms import InTurn, Rooms
 from .loops import LoopSteps
 from .pads import padded_copy
 from .small import is_small
@@ -103,13 +101,13 @@ class Items:
         *,
         within: bool = False,
     ) -> None:
-        self._layout, self._give_workspaces = layout, workspaces
+        self._layout, self._workspaces = layout, InTurn(workspaces)
         self._tensor_float = tensor_float
         chip = chip_of(engine)
         self.small = not within and is_small(layout.plan, layout.frames, layout.sizes, chip)
         self.chip = replace(chip, together=WARP) if self.small else chip
         self._engine = engine
-        rooms = Rooms(layout, engine, self._workspace)
+        rooms = Rooms(layout, engine, self._workspaces)
         self._library = LibraryCalls(layout, rooms)
         self._convolutions = Convolutions(layout, engine, rooms, tensor_float, self.chip)
         self._pictures, self._few_pooled = Pictures(layout), FewPooledSteps(layout)
@@ -120,14 +118,6 @@ class Items:
         self._loops: dict[Work, LoopSteps] = {}
         self._numbers: dict[Work, dict[str, int]] = {}  # slots, of which addresses change
 
-    def _workspace(self) -> Span:
-        """Memory for a call of the library."""
-        return next(self._workspaces)
-
-    @cached_property
-    def _workspaces(self) -> Iterator[Span]:
-        return cycle(self._give_workspaces())
-
     def _loop(self, work: Work) -> LoopSteps:
         if work not in self._loops:
             plan = self._layout.plan.loops[work.region.nodes[0]]
@@ -135,7 +125,7 @@ class Items:
         return self._loops[work]
 
     def _within(self, layout: Layout) -> Items:
-        return Items(layout, self._engine, self._give_workspaces, self._tensor_float, within=True)
+        return Items(layout, self._engine, self._workspaces.all_of, self._tensor_float, within=True)
 
     def of(self, work: Work, any_size: bool = False) -> list[Item]:
         """The launches of one step, in order; a call of the host where there is no code for the device.
@@ -331,7 +321,7 @@ class Items:
         self, product: ProductNode, reads: tuple[Span, ...], goal: Span | None = None
     ) -> Item:
         """The launch of a library's product; `goal` stands for what it writes, if rows lie apart."""
-        workspace = self._workspace()
+        workspace = self._workspaces.take()
         nbytes = product.result_items * ITEM_BYTES[product.stored or product.dtype]
         written = goal or (product.c, product.c + nbytes)
         product = replace(product, workspace=workspace[0])

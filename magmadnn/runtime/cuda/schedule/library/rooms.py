@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.backends.cuda.engine import (
     PRODUCT_WORKSPACE,
     ConvolutionNode,
@@ -18,6 +20,25 @@ from magmadnn.runtime.cuda.schedule.hazards import Span
 _LARGEST_OWN = 1 << 20  # bytes
 
 
+class InTurn:
+    """Pieces of scratch memory, of which callers get one after the other.
+
+    Args:
+        all_of: gives them; it is asked when the first is wanted.
+    """
+
+    def __init__(self, all_of: Callable[[], Sequence[Span]]) -> None:
+        self.all_of = all_of
+
+    def take(self) -> Span:
+        """The next piece."""
+        return next(self._next)
+
+    @cached_property
+    def _next(self) -> Iterator[Span]:
+        return cycle(self.all_of())
+
+
 class Rooms:
     """Gives calls a workspace: one of the device's, or where they want more one that calls like them share.
 
@@ -26,11 +47,11 @@ class Rooms:
     Args:
         layout: keeps those that are made.
         engine: says how much a call wants.
-        workspace: gives a piece of `PRODUCT_WORKSPACE` bytes.
+        workspaces: pieces of `PRODUCT_WORKSPACE` bytes.
     """
 
-    def __init__(self, layout: Layout, engine: Engine, workspace: Callable[[], Span]) -> None:
-        self._layout, self._engine, self._workspace = layout, engine, workspace
+    def __init__(self, layout: Layout, engine: Engine, workspaces: InTurn) -> None:
+        self._layout, self._engine, self._workspaces = layout, engine, workspaces
         self._large: dict[tuple[int, int], Span] = {}  # by their bytes, and which of a call's it is
         self._own: dict[tuple[Work, int], Span] = {}
 
@@ -39,7 +60,7 @@ class Rooms:
         nbytes = self._engine.workspace(node)
         if nbytes > PRODUCT_WORKSPACE:
             return self._shared(nbytes, 0)
-        start, end = self._workspace()
+        start, end = self._workspaces.take()
         return start, end if nbytes else start
 
     def pieces(self, work: Work, nbytes: tuple[int, ...]) -> tuple[Span, ...]:
