@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _imp
 import multiprocessing
 import os
 import signal
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -236,6 +239,92 @@ def test_a_fork_waits_for_those_inside_llvm() -> None:
         assert child(lambda: os._exit(len(inside))) == 0
     with unlocked._calls:  # others may enter again
         pass
+
+
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module that takes 0.3 s to import; a file says when it is half-way."""
+    name = "imported_slowly"
+    half_way = f"pathlib.Path({str(tmp_path / 'half-way')!r}).touch()"
+    (tmp_path / f"{name}.py").write_text(
+        f"import pathlib, time\n{half_way}\ntime.sleep(0.3)\nwhole = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("package", ["magmadnn", "another"])
+def test_a_fork_waits_for_modules_that_this_package_imports(
+    slow_module: str, package: str, tmp_path: Path
+) -> None:
+    """And for no others, which may take as long as they like."""
+    importing = compile(f"import {slow_module}", "importing", "exec")
+    thread = threading.Thread(target=exec, args=(importing, {"__name__": f"{package}.part"}))
+    thread.start()
+    while not (tmp_path / "half-way").exists():
+        time.sleep(1e-3)
+    start = time.monotonic()
+    own = package == "magmadnn"
+    assert child(lambda: __import__(slow_module).whole if own else None) == 0
+    assert (time.monotonic() - start > 0.1) == own
+    thread.join()
+    assert not _imp.lock_held()
+
+
+def test_first_uses_while_a_process_forks(tmp_path: Path) -> None:
+    """What comes with the first call in a child comes in another thread of the parent."""
+    program = """
+import os, signal, threading, time, warnings
+warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+import numpy as np
+import magmadnn as md
+
+a = np.eye(400) + np.ones((400, 400)) / 1000
+def use():
+    return md.linalg.solve(a, a[:, :2])
+thread = threading.Thread(target=use)
+thread.start()
+time.sleep({pause})
+if not (child := os.fork()):
+    signal.alarm(20)
+    use()
+    os._exit(0)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    for pause in (0.001, 0.03):
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("{pause}", str(pause))],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", list(forks._GIVEN_BACK))
+def test_locks_of_modules_that_come_while_a_fork_waits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their hooks give a lock back after a fork, and have not taken it before."""
+    taken = list[str]()
+    lock = SimpleNamespace(acquire=lambda: taken.append(name))
+    module = SimpleNamespace(**{forks._GIVEN_BACK[name]: lock}, __spec__=None)
+
+    def others() -> bool:
+        monkeypatch.setitem(sys.modules, name, module)
+        return False
+
+    monkeypatch.setattr(forks, "_others_import", others)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    forks._before()
+    forks._after_in_parent()
+    assert taken == [name]
+    forks._before()  # it has been there
+    forks._after_in_parent()
+    assert taken == [name]
 
 
 def test_how_the_interpreter_is_set_while_text_is_written_stays_with_the_parent() -> None:
