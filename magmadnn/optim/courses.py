@@ -163,10 +163,12 @@ class StepCourse:
         """Loss and outputs of each leg's first batches; None where one is wrong, and nothing was changed."""
         return self._course.found(counts)
 
-    def take_back(self) -> None:
-        """Variables as they were before what has run last, on the processor."""
-        if isinstance(self._course, Course):
-            self._course.take_back()
+    def take_back(self) -> bool:
+        """Variables as they were before what has run last; False on a GPU, where they stay."""
+        if not isinstance(self._course, Course):
+            return False
+        self._course.take_back()
+        return True
 
     def _values(self, steps: Array) -> dict[Node, Array]:
         """The settings of steps with these numbers."""

@@ -15,8 +15,9 @@ import magmadnn as md
 from magmadnn import layers, optim
 from magmadnn.errors import ArgumentError
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import asked, fits, room, scheduler
+from magmadnn.training.many import asked, course, fits, members, room, scheduler
 from magmadnn.training.many.told import Told
+from tests.interrupts import interrupted_everywhere
 from tests.training.many_networks import digests, network
 
 DRAW = np.random.default_rng(6)
@@ -197,3 +198,33 @@ def test_another_word(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError) as caught:
         md.fit_many([network(0)], X, Y, verbose="every 10")
     assert str(caught.value) == "fit_many: verbose must be True, False or \"auto\", got 'every 10'"
+
+
+@pytest.mark.long
+def test_an_interrupt_counts_the_epochs_that_parameters_have() -> None:
+    """Wherever Ctrl-C comes in what takes epochs that have run, also between two of one piece."""
+    epochs, given = 3, {"batch_size": 8, "verbose": False}
+
+    def pair() -> list[md.Model]:  # built otherwise, so that none follows the other
+        parts = [layers.Input((6,)), layers.Dense(3)]
+        return [network(1), md.Model(parts, loss="cross_entropy", optimizer="adam", seed=2)]
+
+    def trained(epochs: int) -> list[str]:
+        models = pair()
+        md.fit_many(models, X, Y, epochs=epochs, **given)
+        return digests(models)
+
+    expected = [trained(done) for done in range(epochs + 2)]
+    models, seen = pair(), set[int]()
+
+    def fit() -> None:
+        nonlocal models
+        models = pair()
+        md.fit_many(models, X, Y, epochs=epochs, **given)
+
+    files = [str(module.__file__) for module in (course, members, scheduler)]
+    for _ in interrupted_everywhere(fit, *files):
+        done = [model.epochs_done for model in models]
+        assert digests(models) == [expected[n][k] for k, n in enumerate(done)]
+        seen.update(done)
+    assert seen == {0, epochs}

@@ -336,20 +336,50 @@ class FitCourse:
         assert self._next is not None
         piece, fit = self._next, self.fit
         evaluated = self._counts_of_evaluation(piece)
-        epochs = max(piece.epochs, 1)
+        epochs, done = max(piece.epochs, 1), self._last_epoch(piece)
         try:
             found = self._course.found([epochs * n for n in [*piece.counts, *evaluated]])
         except BaseException:  # such as Ctrl-C
             self.take_back()
             raise
+        self._next = None
         if found is None:  # one by one they tell what is wrong
             last = fit.epoch + epochs
             while fit.epoch < last and fit.goes_further:
                 fit.run_epoch()
             self._is_begun = False
             return
-        steps = sum(piece.counts)
-        seconds = ticks / tick_rate() / epochs
+        try:
+            self._count(piece, found, evaluated, ticks / tick_rate() / epochs)
+        except BaseException:  # parameters are those behind all of them
+            self._count_epochs(done)
+            raise
+
+    def _last_epoch(self, piece: _Next) -> int:
+        """How many epochs are done behind a piece."""
+        is_end = self.fit.batch + sum(piece.counts) == sum(self._batches)
+        return self.fit.epoch + (piece.epochs or int(is_end))
+
+    def _count_epochs(self, last: int) -> None:
+        """Let a model know of epochs that it has done, of which the history does not."""
+        self.fit.model.epochs_done = max(self.fit.model.epochs_done, last)
+
+    def _count(
+        self,
+        piece: _Next,
+        found: Sequence[Sequence[Array]],
+        evaluated: Sequence[int],
+        seconds: float,
+    ) -> None:
+        """Count what a piece has done, and call callbacks.
+
+        Args:
+            piece: which.
+            found: losses and sums of its batches.
+            evaluated: batches that were evaluated after each epoch.
+            seconds: of an epoch, or of a piece of one.
+        """
+        fit, epochs, steps = self.fit, max(piece.epochs, 1), sum(piece.counts)
         fit.step.batch_seconds[self._size] = max(seconds / max(steps, 1), 1e-7)
         trained, seen = found[: len(self._sizes)], found[len(self._sizes) :]
         ready = self._ready(piece, trained) if piece.epochs > 1 else None
@@ -372,8 +402,13 @@ class FitCourse:
                 fit.call("on_epoch_begin")  # the step's count is that of the piece's end by now
 
     def take_back(self) -> None:
-        """Variables as they were before the program ran, of which nothing was taken."""
-        self._course.take_back()
+        """Variables as they were before the program ran, if nothing was taken of what it has left.
+
+        What ran on a GPU stays, and is counted.
+        """
+        piece, self._next = self._next, None
+        if piece is not None and not self._course.take_back():
+            self._count_epochs(self._last_epoch(piece))
 
     def _add(self, piece: _Next, trained: Sequence[Sequence[Array]], epoch: int) -> None:
         """Add what an epoch's batches gave."""

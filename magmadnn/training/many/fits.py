@@ -53,7 +53,9 @@ def fit_many(
     Each model ends with the parameters that `model.fit` of its own would give it, bit for bit but where this
     says otherwise: it has its own seed, order of rows, settings of the optimiser and callbacks. Models may
     differ in everything. A model whose loss becomes NaN or infinite is left out, with the parameters before
-    that step and the reason in `history.stopped`; the others go on.
+    that step and the reason in `history.stopped`; the others go on. Ctrl-C ends all of them: each keeps what
+    was counted, and `epochs_done` says how many whole epochs its parameters have. Up to 0.01 s of training of
+    each is lost on the CPU.
 
     On the CPU each thread trains whole models. On a GPU models whose values fit into the shared memory of a
     multiprocessor are trained in one launch, a block for each, those that are built alike together. Larger

@@ -141,8 +141,8 @@ class Member:
         if self._fit is None:
             self._begin()
         elif self.ticks is not None and self._course is not None:
-            ticks, self.ticks = self.ticks, None
-            self._course.take(ticks)
+            self._course.take(self.ticks)
+            self.ticks = None
         elif self.fit.goes_further:
             self.fit.run_epoch()
         if self.fit.goes_further and self._reason is not None:
@@ -157,7 +157,7 @@ class Member:
         return None
 
     def take_back(self) -> None:
-        """The model as it was before the last piece, which has run and was not taken."""
+        """The model as it was before the last piece, if that has run and was not taken."""
         self.ticks = None
         if self._course is not None:
             self._course.take_back()
@@ -204,6 +204,8 @@ class Member:
         if self.is_done:
             return
         self.is_done, ends = True, self._ends
+        if self.ticks is not None:  # what has run ends here, by Ctrl-C for instance
+            self.take_back()
         self._course = None
         if ends is None:
             return
