@@ -202,7 +202,7 @@ def _summed(part: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
 
     So the gradient of a mean in `(x - mean) * scale` is `-scale * sum(g)`, of which `sum(g)` is often
     known: it is that of a shift. Halves, whose sums may be too large without a factor, are summed as they
-    are.
+    are; so may those of float32 be, of gradients near 1e38, which trainings do not have.
     """
 
     def sum_over(x: Node) -> Node:

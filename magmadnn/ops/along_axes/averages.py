@@ -43,6 +43,8 @@ def _real(x: Any, dtypes: Sequence[Any] = _INTEGERS) -> Any:
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The arithmetic mean over axes; float64 for integers, NaN over nothing.
 
+    It is the sum, divided by the count: infinite where the sum is, as NumPy's.
+
     Args:
         x: [...], numbers.
         axis: one axis or several; None: all.
