@@ -45,11 +45,13 @@ class Objective:
         name: a metric, or the function's.
         function: of the metrics; None for the metric itself.
         sign: 1 where higher is better, -1 where lower is, 0 where the metric says it.
+        is_kept: whether it was read from a study, which keeps a function's name and values, not the function.
     """
 
     name: str
     function: Callable[[Mapping[str, float]], Any] | None
     sign: int
+    is_kept: bool = False
 
     def value(self, metrics: Metrics) -> float:
         """The figure.
@@ -162,7 +164,7 @@ def check_measured(
     """
     where = f"{spelled.begin}{spelled.named('objective')}: "
     for one in objectives:
-        if one.function is not None:
+        if one.function is not None or (one.is_kept and one.sign):
             continue
         if one.name not in rises:
             raise UnknownNameError.of(f"{where}metric", one.name, rises)

@@ -127,7 +127,7 @@ class Plan:
                 plain["method"],
                 plain["method_options"],
                 plain["seed"],
-                tuple(Objective(name, None, sign) for name, sign in plain["objectives"]),
+                tuple(Objective(name, None, sign, True) for name, sign in plain["objectives"]),
                 plain["defaults"],
                 [{n: as_tuples(v) for n, v in point.items()} for point in plain["first"]],
                 plain["data_sha256"],

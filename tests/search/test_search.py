@@ -604,6 +604,24 @@ def test_a_study_is_read_from_its_folder(tmp_path: Path) -> None:
     assert error_of(lambda: S.load(tmp_path / "empty"))[0] is CheckpointError
 
 
+def score(metrics: Any) -> float:
+    return float(metrics["accuracy"] - 1e-3 * metrics["loss"])
+
+
+@pytest.mark.parametrize(
+    "objective", [score, lambda m: -m["loss"], {"fit": score, "loss": "loss"}, "max loss"]
+)
+def test_a_study_whose_objective_is_a_function_is_read(tmp_path: Path, objective: Any) -> None:
+    """It keeps the values that the function gave."""
+    out = tmp_path / "study"
+    study = run(trials=3, out=out, objective=objective)
+    read = S.load(out)
+    assert (read.objectives, read.signs) == (study.objectives, study.signs)
+    assert [t.values for t in read.trials] == [t.values for t in study.trials]
+    assert [t.number for t in read.pareto()] == [t.number for t in study.pareto()]
+    assert read.table().to_csv() == study.table().to_csv()
+
+
 def test_a_study_has_ended_when_nothing_is_left_to_train(tmp_path: Path) -> None:
     out, gap = tmp_path / "study", tmp_path / "gap"
     run(trials=4, out=out)
