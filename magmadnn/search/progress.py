@@ -19,11 +19,14 @@ _MINUTE = 60.0
 _FAILURES = 5  # that are printed
 
 
+_Front = list[tuple[tuple[float, ...], str]]
+
+
 class SearchProgress:
     """Prints a line for each trial that is better than all before, for the first failures, and once a minute.
 
-    Trials that went to the end are compared with each other only, as `Study.best` does; those that did not
-    count where there is none of the former.
+    Trials that went to the end are compared with each other only, and those that did not likewise. The best
+    is, as `Study.best`, among those that got furthest.
 
     On a terminal the last line says how many trials have ended; in files there are no control characters.
 
@@ -46,7 +49,8 @@ class SearchProgress:
         self._begun = self._said = self._drawn = time.monotonic()
         self._trials: set[int] = set()
         # Scores and words of the front; of trials that have gone to the end, and of others.
-        self._fronts: dict[bool, list[tuple[tuple[float, ...], str]]] = {True: [], False: []}
+        self._fronts: dict[bool, _Front] = {True: [], False: []}
+        self._furthest: tuple[int, _Front] = (-1, [])  # rung, and the front of those that got there
         self._failures = 0
 
     def known(self, job: Job, outcome: Outcome, scores: tuple[float, ...]) -> None:
@@ -80,15 +84,15 @@ class SearchProgress:
         self._print(self._status())
 
     def _is_best(self, scores: tuple[float, ...], job: Job, outcome: Outcome) -> bool:
-        """Whether no trial before that went as far is as good; the front is kept."""
+        """Whether no trial before that went as far is as good; the fronts are kept."""
+        after = f" after {job.epochs[-1]} epochs" if job.rung else ""
+        own = scores, f"{self._values(outcome)} in trial {job.trial}{after}"
         is_whole = job.rung + 1 >= self._rungs
-        best = self._fronts[is_whole]
-        kept = [*(own for own, _ in best), scores]
-        on_front = front(kept)
-        words = f"{self._values(outcome)} in trial {job.trial}"
-        known = [*best, (scores, words)]
-        self._fronts[is_whole] = [known[k] for k in on_front]
-        return len(kept) - 1 in on_front
+        self._fronts[is_whole], is_best = _with(self._fronts[is_whole], own)
+        rung, best = self._furthest
+        if job.rung >= rung:
+            self._furthest = job.rung, _with(best if job.rung == rung else [], own)[0]
+        return is_best
 
     def _values(self, outcome: Outcome) -> str:
         named = zip(self._names, outcome.values, strict=False)
@@ -99,7 +103,7 @@ class SearchProgress:
         words = [f"{len(self._trials):,}{of} trials"]
         if self._failures:
             words.append(f"{self._failures:,} without a value")
-        best = self._fronts[True] or self._fronts[False]
+        best = self._furthest[1]
         if len(self._names) == 1 and best:
             words.append(f"best {best[0][1]}")
         elif best:
@@ -111,6 +115,13 @@ class SearchProgress:
         self._said = time.monotonic()
         self._output.write((_CLEAR if self._output.isatty() else "") + line + "\n")
         self._output.flush()
+
+
+def _with(known: _Front, own: tuple[tuple[float, ...], str]) -> tuple[_Front, bool]:
+    """A front with one more, and whether that is on it."""
+    all_of_them = [*known, own]
+    on_front = front([scores for scores, _ in all_of_them])
+    return [all_of_them[k] for k in on_front], len(known) in on_front
 
 
 def _words(job: Job) -> str:

@@ -465,7 +465,9 @@ def test_the_best_that_is_printed_is_the_study_s(capsys: Any) -> None:
     options: Any = {"trials": 12, "epochs": 6, "objective": "accuracy", "verbose": True}
     study = S.run(build, SPACE, X, Y, method="asha", **options)
     last = capsys.readouterr().out.strip().splitlines()[-1]
-    assert f"best accuracy {study.best.value:.5g} in trial {study.best.number}," in last
+    assert (
+        f"best accuracy {study.best.value:.5g} in trial {study.best.number} after 6 epochs," in last
+    )
 
 
 class Terminal(io.StringIO):
@@ -493,15 +495,16 @@ def test_a_terminal_has_a_line_that_moves_and_a_file_has_not(stream: Any, monkey
     assert text.getvalue().endswith("3 of 9 trials, best loss 0.4 in trial 2, 0:00\n")
 
 
-def test_a_trial_that_was_ended_early_is_the_best_only_where_none_went_to_the_end() -> None:
+@pytest.mark.parametrize("rungs", [2, 3])
+def test_a_trial_that_was_ended_early_is_the_best_only_where_none_got_further(rungs: int) -> None:
     text = io.StringIO()
-    progress = SearchProgress(["accuracy"], 3, 2, text)
+    progress = SearchProgress(["accuracy"], 3, rungs, text)
     for trial, rung, value, best in [
         (0, 0, 0.9, "0.9 in trial 0"),
         (1, 0, 0.7, "0.9 in trial 0"),
-        (1, 1, 0.6, "0.6 in trial 1"),
-        (2, 0, 0.95, "0.6 in trial 1"),
-        (2, 1, 0.8, "0.8 in trial 2"),
+        (1, 1, 0.6, "0.6 in trial 1 after 2 epochs"),
+        (2, 0, 0.95, "0.6 in trial 1 after 2 epochs"),
+        (2, 1, 0.8, "0.8 in trial 2 after 2 epochs"),
     ]:
         job = Job(trial, 0, rung, {}, (1, 2)[: rung + 1])
         progress.told(job, Outcome(DONE, values=(value,)), (value,))
