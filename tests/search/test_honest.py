@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.errors import ArgumentError, UnknownArgumentError, UnknownNameError
 from magmadnn.search.honest.intervals import (
     difference_p,
     interval,
@@ -189,7 +189,12 @@ def test_repeats_have_folds_of_their_own() -> None:
             "objective seconds is not measured on the outer",
         ),
         ({"objective": "max train_accuracy"}, ArgumentError, "is not measured on the outer folds"),
-        ({"trails": 3}, ArgumentError, "trails"),
+        (
+            {"trails": 3},
+            ArgumentError,
+            "search: nested: argument 'trails' is not known: did you mean 'trials'",
+        ),
+        ({"outer_folds": 3}, UnknownArgumentError, "did you mean 'outer'? known are batch_size, "),
     ],
 )
 def test_wrong_nested_searches_are_refused(options: Any, kind: type, words: str) -> None:

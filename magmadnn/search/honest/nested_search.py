@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError, quoted
+from magmadnn.errors import ArgumentError, UnknownArgumentError, quoted
 from magmadnn.models.baselines import classification_baselines
 from magmadnn.ops import philox
 from magmadnn.search.objectives import objectives_of
@@ -71,6 +72,7 @@ def nested(
     Raises:
         ArgumentError: as `run`; for an argument of `run` that is given otherwise here; if a class has fewer
             rows than there are folds.
+        UnknownArgumentError: for one that neither has.
     """
     for name, value, least in (
         ("outer", outer, 2), ("inner", inner, 2), ("repeats", repeats, 1), ("seed", seed, 0),
@@ -93,6 +95,10 @@ def nested(
             raise ArgumentError(
                 f"search: nested: {name} is not an argument here: inner folds compare"
             )
+    known = sorted({*signature(run).parameters, "outer", "inner", "repeats"}.difference(_OWN))
+    for name in options:
+        if name not in known:
+            raise UnknownArgumentError.of("search: nested: argument", name, known)
     count, place = check_same_rows(x, y), None if out is None else as_path("search: out", out)
     classes = classes_of(y)
     rows: list[Row] = []
