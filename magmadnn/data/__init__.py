@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import explains_names
 from magmadnn.data import augment as augment
 from magmadnn.data.batching import batch_count, batches, order, split, split_rows
 from magmadnn.data.hdf5 import read_hdf5
@@ -56,3 +59,6 @@ __all__ = [
     "split_rows",
     "target_kind",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.data", __all__)

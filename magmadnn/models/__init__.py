@@ -1,5 +1,9 @@
 """Networks by name: functions that make a Model, and presets: what `magmadnn train MODEL` can train."""
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import explains_names
+
 from .caffe.network import from_caffe as from_caffe
 from .convolutional.branched import densenet121 as densenet121
 from .convolutional.branched import googlenet as googlenet
@@ -45,3 +49,6 @@ __all__ = [
     "resnet56",
     "vgg16",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.models", __all__)

@@ -5,7 +5,9 @@ A space is a dict of parameters with the values that they may have; a study is w
 
 from __future__ import annotations
 
-from magmadnn.calls import check_methods
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import check_methods, explains_names
 
 from .honest.auditing import Audit, audit
 from .honest.leaks import Finding
@@ -50,3 +52,6 @@ __all__ = [
 ]
 
 check_methods(Study, "model", "scores", "importance", "plot", "report", "measure_seconds")
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.search", __all__)
