@@ -132,6 +132,19 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "fit_many: rows[0] has 22 values True or False, but x has 23 rows",
     ),
+    "rows: truths as numbers": (
+        lambda p: many(rows=[None, np.arange(23) % 2]),
+        ArgumentError,
+        (
+            "fit_many: rows[1] has 23 numbers that are 0 and 1, one for each row of x: as row numbers they "
+            "mean the first two rows; where they choose rows, give True and False: np.asarray(rows, bool)"
+        ),
+    ),
+    "validation: truths as numbers": (
+        lambda p: many(validation_rows=[[1], [0] * 23]),
+        ArgumentError,
+        "~fit_many: validation_rows\\[1\\] has 23 numbers that are 0 and 1, .*",
+    ),
     "validation: given twice": (
         lambda p: many(validation_rows=[[1], [2]], validation_split=0.5),
         ArgumentError,

@@ -191,6 +191,29 @@ def test_validation_on_rows_of_each_model() -> None:
     assert digests(together) == digests(alone)
 
 
+def test_validation_on_rows_of_the_training_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    given: Any = {"batch_size": BATCH, "verbose": False}
+
+    def said(rows: Any, held: Any) -> str:
+        md.fit_many([network(k) for k in range(2)], X, Y, rows=rows, validation_rows=held, **given)
+        return capsys.readouterr().err
+
+    low, high = np.arange(30), np.arange(27, 53)
+    assert said([low, high], [high[3:], low[:27]]) == said([low, low], [None, None]) == ""
+    few = "fit_many: models[1] is trained on 3 of its 30 validation_rows; validation figures are then too"
+    assert few in said([low, high], [high[3:], low])
+    all_of_them = (
+        "models[0] is trained on all rows: give rows=[...] without the 26 of validation_rows;"
+    )
+    assert all_of_them in said(None, [high, low])
+
+
+def test_a_few_draws_may_all_be_of_the_first_two_rows() -> None:
+    models = [network(k) for k in range(2)]
+    md.fit_many(models, X[:9], Y[:9], rows=[np.arange(9) % 2, None], verbose=False)
+    assert models[0].epochs_done == 1
+
+
 def test_gradients_of_several_batches() -> None:
     assert_same_as_alone(network, X, Y, accumulate=3)
 

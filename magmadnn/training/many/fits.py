@@ -15,7 +15,7 @@ from magmadnn.workers import entered
 
 from .asked import Asked
 from .collecting import collecting_seldom
-from .given import Callbacks, callbacks_for, checked_models, numbers, rows_for, rows_in
+from .given import Callbacks, callbacks_for, checked_models, note_shared, numbers, rows_for, rows_in
 from .sharing.by_ranks import Ranks, ranks_for
 from .sharing.by_workers import fit_by_workers
 from .sharing.results import owners_of
@@ -82,8 +82,9 @@ def fit_many(
         epochs: passes over the data, likewise.
         rows: for each model the numbers of its rows of x and y, in any order and also repeated, or True and
             False for each row; None for all of them. It is then as if fit with `x[rows]` and `y[rows]`.
+            Zeros and ones, as many as rows, are refused: they would be the first two rows.
         validation_data: (x, y) or (x, y, weights), evaluated after each epoch of each model.
-        validation_rows: or rows of x and y for that, of each model.
+        validation_rows: or rows of x and y for that, of each model; a note says where one is trained on them.
         validation_split: or the part of its rows that each model keeps back for that, by its seed.
         shuffle: as in `Model.fit`.
         sample_weight: a weight for each row of x.
@@ -127,10 +128,11 @@ def fit_many(
     sizes = numbers(f"{_WHAT}: batch_size", batch_size, count, 1)
     lengths = numbers(f"{_WHAT}: epochs", epochs, count, 0)
     own = rows_for(f"{_WHAT}: rows", rows, count, available)
+    held = rows_for(f"{_WHAT}: validation_rows", validation_rows, count, available)
     asked = Asked(
         x, y, sample_weight, validation_data,
         dict(enumerate(sizes)), dict(enumerate(lengths)), dict(enumerate(own)),
-        dict(enumerate(rows_for(f"{_WHAT}: validation_rows", validation_rows, count, available))),
+        dict(enumerate(held)),
         dict(enumerate(callbacks_for(_WHAT, callbacks, count))),
         {
             "validation_split": validation_split, "shuffle": shuffle, "class_weight": class_weight,
@@ -139,10 +141,12 @@ def fit_many(
         checked_limit(_WHAT, memory_limit),
     )  # fmt: skip
     workers = entered() if parallel is None else None
+    communicator = None if workers is not None else ranks_for(_WHAT, parallel)
+    if communicator is None or communicator.rank == 0:
+        note_shared(_WHAT, own, held, available)
     if workers is not None:
         costs = asked.costs(found, available)
         return fit_by_workers(workers, found, asked, costs, Told(verbose))
-    communicator = ranks_for(_WHAT, parallel)
     members = asked.members(dict(enumerate(found)))
     if communicator is None:
         told = Told(verbose)

@@ -21,11 +21,13 @@ from magmadnn.errors import (
     quoted,
 )
 from magmadnn.memory.room import Room
+from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least, listed, refuse_while_training
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.model.model import Model
 
 Rows = NDArray[np.int64]
+_FEW = 10  # rows; by chance so many draws from so many rows are all of the first two once in ten million
 Callbacks = Sequence[Callback] | Callable[[int], Sequence[Callback]]
 
 
@@ -134,6 +136,25 @@ def callbacks_for(what: str, given: Callbacks, count: int) -> list[list[Callback
     return found
 
 
+def note_shared(
+    what: str, own: Sequence[Rows | None], held: Sequence[Rows | None], available: int
+) -> None:
+    """Say, once, which model is validated on rows that it is trained on."""
+    for number, (rows, others) in enumerate(zip(own, held, strict=True)):
+        if others is None:
+            continue
+        if rows is None:
+            words = f"is trained on all rows: give rows=[...] without the {len(others)} of validation_rows"
+        else:
+            is_own = np.zeros(available, bool)
+            is_own[rows] = True
+            if not (count := np.count_nonzero(is_own[others])):
+                continue
+            words = f"is trained on {count} of its {len(others)} validation_rows"
+        note(f"{what}: models[{number}] {words}; validation figures are then too good")
+        return
+
+
 def rows_for(what: str, given: Any, count: int, available: int) -> list[Rows | None]:
     """The rows of each model; None for all.
 
@@ -166,6 +187,11 @@ def _checked_rows(what: str, given: Any, available: int) -> Rows:
                 f"{what} has {len(found)} values True or False, but x has {available} rows"
             )
         found = np.flatnonzero(found)
+    elif len(found) == available >= _FEW and not found.max() > 1 and not found.min() < 0:
+        raise ArgumentError(
+            f"{what} has {len(found)} numbers that are 0 and 1, one for each row of x: as row numbers they "
+            "mean the first two rows; where they choose rows, give True and False: np.asarray(rows, bool)"
+        )
     if not found.size:
         raise DataError(f"{what} is empty: there is nothing to train on")
     wrong = (found < 0) | (found >= available)
