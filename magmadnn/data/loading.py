@@ -77,6 +77,9 @@ class Dataset:
     train_files: Files = None
     test_files: Files = None
 
+    def __repr__(self) -> str:
+        return f"<Dataset {self.description}>"
+
     def train(self) -> tuple[Array, Array]:
         """The training rows prepared: float32 inputs; int64 classes or scaled float32 targets."""
         return self._prepared(self.x_train, self.y_train)

@@ -59,6 +59,18 @@ def test_classes_and_rows_are_in_the_order_of_names(tmp_path):
     np.testing.assert_array_equal(found.test.x[2], pixels_of("testcat2", 5, 5) / np.float32(255))
 
 
+@pytest.mark.parametrize("decode", ["memory", "stream"])
+def test_what_was_read_is_shown_in_a_line(tmp_path, decode):
+    (folder_of(tmp_path) / "train" / "cat" / "3.png").write_bytes(b"none")
+    found = data.image_folder(tmp_path, decode=decode, image_size=4, bad_images="skip")
+    assert repr(found) == (
+        "<ImageFolder of 2 classes: train <Images: 6 of 4 x 4 x 3, 1 left out>, "
+        "test <Images: 6 of 4 x 4 x 3>>"
+    )
+    loaded = data.load(str(tmp_path), decode=decode, image_size=4, bad_images="skip")
+    assert repr(loaded) == f"<Dataset {loaded.description}>"
+
+
 def test_val_is_the_test_set_where_there_is_no_other(tmp_path):
     folder_of(tmp_path, ("train", "val"))
     assert data.image_folder(tmp_path).test.paths[0].parent == tmp_path / "val" / "cat"

@@ -101,6 +101,11 @@ class Images:
     paths: tuple[Path, ...]
     skipped: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        sizes = " x ".join(str(n) for n in self.x.shape[1:])
+        left_out = f", {len(self.skipped):,} left out" if self.skipped else ""
+        return f"<Images: {len(self.y):,} of {sizes}{left_out}>"
+
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder:
@@ -116,6 +121,9 @@ class ImageFolder:
     classes: tuple[str, ...]
     train: Images
     test: Images | None
+
+    def __repr__(self) -> str:
+        return f"<ImageFolder of {len(self.classes)} classes: train {self.train}, test {self.test}>"
 
 
 @checked_call
