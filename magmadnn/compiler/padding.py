@@ -7,7 +7,7 @@ element whose indices lie inside of the operand along all axes is the operand's,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,11 +94,13 @@ def padding_of(
     if not inside:
         return Padding(kept, (Axis(1, 0, 0, 0),), 0, 0, 0, shape[-1])
     part, seen = inside[0]
-    if not _is_block(part, result) or (seen.shape[-1] > 1 and seen.strides[-1] != seen.itemsize):
-        return None
     firsts = _indices(
         part.__array_interface__["data"][0] - result.__array_interface__["data"][0], shape
     )
+    if not _is_block(part, result, firsts):
+        return None
+    if seen.shape[-1] > 1 and seen.strides[-1] != seen.itemsize:
+        return None
     steps = [
         s // seen.itemsize if n > 1 else 0 for n, s in zip(seen.shape, seen.strides, strict=True)
     ]
@@ -109,12 +111,15 @@ def padding_of(
     return Padding(kept, tuple(axes), origin, firsts[-1], firsts[-1] + part.shape[-1], shape[-1])
 
 
-def _is_block(part: Array, whole: Array) -> bool:
-    """Whether a view is a range of indices along each axis."""
+def _is_block(part: Array, whole: Array, firsts: Sequence[int]) -> bool:
+    """Whether a view is a range of indices along each axis, which begins at `firsts`.
+
+    One of another shape, as of a reshape, may have the same strides: it goes beyond an axis.
+    """
     if part.ndim != whole.ndim:
         return False
-    axes = zip(part.shape, part.strides, whole.strides, strict=True)
-    return all(count == 1 or one == step for count, one, step in axes)
+    axes = zip(part.shape, part.strides, whole.strides, firsts, whole.shape, strict=True)
+    return all((n == 1 or one == step) and first + n <= size for n, one, step, first, size in axes)
 
 
 def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -303,3 +304,31 @@ def test_what_readers_convert_lies_in_memory(dtype: str) -> None:
         np.testing.assert_array_equal(
             found.astype(np.float64), WAYS[name](values.astype(np.float64))
         )
+
+
+RESHAPED = [
+    ((7, 2, 1, 96), (7, 2, 3, 32)),
+    ((4, 1, 192), (4, 6, 32)),
+    ((4, 1, 6, 33), (4, 2, 3, 33)),
+    ((1, 1, 192), (2, 3, 32)),
+    ((3, 1, 2, 32), (3, 2, 1, 32)),
+    ((4, 6, 1, 32), (4, 1, 6, 32)),
+]
+
+
+@pytest.mark.parametrize("device", ["cpu", *DEVICES])
+@pytest.mark.parametrize(("shape", "other"), RESHAPED)
+def test_a_reshape_is_no_pad(shape: tuple[int, ...], other: tuple[int, ...], device: str) -> None:
+    """Its parts have the steps of the result where an axis has size 1, and go beyond its axes."""
+    x = placeholder("x", Spec(shape, np.dtype(np.float64)))
+    large = ops.exp(Operation(x))  # which others read too
+    seen, leading = ops.reshape(large, other), tuple(range(len(other) - 1))
+    nodes = [ops.sum(seen, leading), ops.sum(seen, -1), seen * 2.0, ops.sum(seen, 0), large]
+    values = np.random.default_rng(4).standard_normal(shape)
+    exact = np.exp(values).reshape(other)
+    expected = [exact.sum(leading), exact.sum(-1), 2 * exact, exact.sum(0), np.exp(values)]
+    with contextlib.nullcontext() if device == "cpu" else on(device):
+        where = "cpu" if device == "cpu" else "cuda"
+        run = Executable([n.node for n in nodes], executor="native", device=where, check=True)
+        for found, wanted in zip(run.run({x: values}), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12)
