@@ -263,6 +263,21 @@ def test_proposals_are_those_that_the_library_has() -> None:
     assert [wishes[k] for k in (5, 6, 7, 8)] == [min(x, 256) for x in aligned]
 
 
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_sums_that_are_stored_as_halves_are_float32s_until_then(half: str) -> None:
+    """Else a library that cuts sums along k may round each part and each sum of two."""
+    library, turned = Library(), (False, False)
+    products = Products(library, 9)
+    a, b, c = arrays(5, 7, 3, turned, half, half)
+    stored = node_of(turned, a, b, c, halves=half, stored=half)
+    products.algorithms(stored, 8)
+    products.multiply(stored)
+    assert [wishes[3] for wishes in library.preferred] == [2, 2]
+    a, b, c = arrays(5, 7, 3, turned, half, "float32")
+    products.algorithms(node_of(turned, a, b, c, halves=half), 8)
+    assert 3 not in library.preferred[2]  # any way: all of them add float32
+
+
 def test_what_the_library_refuses_has_no_algorithm() -> None:
     turned = (False, False)
     a, b, c = arrays(5, 7, 3, turned, "bfloat16", "bfloat16")

@@ -28,7 +28,8 @@ _COUNT, _STEP = (
     5,
     6,
 )  # CUBLASLT_MATRIX_LAYOUT_...: matrices of a stack, elements from one to the next
-_MOST_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_...
+_MOST_WORKSPACE, _PARTS = 1, 3  # CUBLASLT_MATMUL_PREF_...; parts of sums that are cut along k
+_IN_COMPUTE_TYPE = 2  # of _PARTS: they are kept and added as float32, and rounded once
 _ALIGNMENTS = (5, 6, 7, 8)  # the same, of A, B, C and D
 _ALIGNED = 256  # bytes: more gains nothing
 
@@ -71,12 +72,17 @@ class Products:
             raise DeviceError(f"the device failed: {name} of cuBLAS gives status {status}")
 
     def algorithms(self, node: ProductNode, most: int) -> list[bytes]:
-        """What the library thinks best; nothing where it has no such product."""
+        """What the library thinks best; nothing where it has no such product.
+
+        Of products that are stored as halves only those that add float32 until they are rounded.
+        """
         preference, workspace = c_void_p(), c_uint64(PRODUCT_WORKSPACE)
         found, count = (_Found * most)(), c_int()
         self._call("cublasLtMatmulPreferenceCreate", byref(preference))
         try:
             self._prefer(preference, _MOST_WORKSPACE, workspace)
+            if node.stored:  # else parts might be added as halves, in C or beside it
+                self._prefer(preference, _PARTS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
             for attribute, address in zip(
                 _ALIGNMENTS, (node.b, node.a, node.c, node.c), strict=True
             ):

@@ -85,7 +85,10 @@ def words_of(engine: Engine, node: Chosen) -> str:
     a, b, c = node.strides
     letters = "".join("t" if turned else "n" for turned in node.transposes)
     read = node.halves or ("tf32" if node.tensor_float else node.dtype)
-    does = [("bias", node.bias), ("positive", node.positive), ("scales", node.scales)]
+    does = [
+        ("parts in float32", node.stored),  # choices of before may add parts as halves
+        ("bias", node.bias), ("positive", node.positive), ("scales", node.scales),
+    ]  # fmt: skip
     aligned = min((x & -x or _ALIGNED) for x in (node.a, node.b, node.c, _ALIGNED))
     parts = [
         f"{engine.library}: {m} x {n} x {k} {letters} of {read}, rows of {a}, {b}, {c}",

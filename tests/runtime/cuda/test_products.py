@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from magmadnn.compiler.program.precision import precision as precision_pass
 from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda import algorithms
-from magmadnn.runtime.cuda.measured import RecordsOf
+from magmadnn.runtime.cuda.measured import Record, RecordsOf
 from magmadnn.runtime.cuda.running import kept_slices, sliced_plans
 from magmadnn.runtime.cuda.schedule import launches as items
 from magmadnn.runtime.cuda.schedule import small
@@ -229,6 +230,24 @@ def test_what_the_library_does_not_propose_is_not_taken(fresh: None) -> None:
         assert algorithms.algorithm_of(engine, 0, node) in (b"first", b"second")
         with pytest.raises(ValueError, match="hex"):
             algorithms.freeze({"a product": "no hex"})
+
+
+def test_choices_for_halves_of_before_are_not_asked_for(fresh: None) -> None:
+    """They were measured among algorithms that may add parts of sums as halves."""
+    wide = ProductNode("float32", False, (5, 7, 3), (False, False), 0, 0, 0, (3, 7, 7), 0)
+    wide = replace(wide, halves="bfloat16")
+    half = replace(wide, stored="bfloat16")
+    with emulated_device() as engine:
+        words = algorithms.words_of(engine, half)
+        assert ", parts in float32" in words
+        assert ", parts" not in algorithms.words_of(engine, wide)
+        before = words.replace(", parts in float32", "")
+        algorithms.records_of(engine.library).settle(before, Record(b"second".hex(), {}))
+        algorithms.freeze({before: b"second".hex()})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(algorithms, "_measured", lambda *_: Record(b"first".hex(), {}))
+            assert algorithms.algorithm_of(engine, 0, half) == b"first"
+            assert algorithms.records_of(engine.library).read()[words].choice == b"first".hex()
 
 
 @pytest.mark.parametrize("sizes", [(0, 7, 3), (5, 7, 0)])
