@@ -177,11 +177,11 @@ def dot(a: Any, b: Any, /) -> Matrix:
 
 
 def norm(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> Matrix:
-    """Square root of the sum of squares, over axes or all elements, scaled so that none overflows."""
+    """Square root of the sum of |x|^2, over axes or all elements, scaled so that none overflows."""
     session = session_of("norm", x)
     axes = reducing.axes_of("norm", axis, x.ndim)
     shape = reducing.reduced_shape(x.shape, axes, keepdims)
-    dtype = np.dtype(np.float64) if x.dtype.kind in "iub" else np.result_type(x.dtype, np.float32)
+    dtype = reducing.real_dtype(_factored_dtype(x))
     return session._new("norm", [x], shape, dtype, axis=list(axes), keepdims=bool(keepdims))
 
 

@@ -12,7 +12,7 @@ from magmadnn.dmath.arrays import files, making
 from magmadnn.dmath.arrays.kept import Kept
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
-from magmadnn.dmath.arrays.team import Array, Team
+from magmadnn.dmath.arrays.team import Array, Failed, Team
 from magmadnn.dmath.arrays.tracing import Trace
 from magmadnn.dmath.devices import on_devices
 from magmadnn.dmath.functions import elementwise
@@ -26,25 +26,12 @@ from magmadnn.memory.dtypes import as_dtype
 from magmadnn.storage.machine_memory import total_bytes
 
 Record = dict[str, Any]
-"""One operation as JSON: "op", "out" (number of the result), "in" (numbers of arrays, or {"v": value}),
-"set", "line".
+"""One operation as JSON: "op", "out" (number of the result), "in" (numbers of arrays, or {"v": value}; {"c":
+[real, imaginary]} of a complex one), "set", "line".
 """
 
 
 Weights = dict[str, tuple[Callable[[], Array], np.dtype[Any], Layout]]
-
-
-@dataclass
-class Failed:
-    """In place of an array whose operation failed."""
-
-    kind: str
-    text: str
-    line: str
-
-    def json(self) -> dict[str, str]:
-        """For the client."""
-        return {"kind": self.kind, "text": self.text, "line": self.line}
 
 
 @dataclass
@@ -98,7 +85,8 @@ class Worker:
     def run(self, record: Record, flat: Array | None = None) -> tuple[Any, Array | None]:
         """Carry out one record: the answer, for those that have one, and an array that goes with it.
 
-        An operation on the result of one that failed fails with the same words. So does every worker, as
+        An operation on the result of one that failed fails with the same words; so does one on an array, or
+        a view of one, that a failed operation should have written to. So does every worker, as
         all see the same shapes; what only one can see is agreed on before it counts.
         """
         for number in record.get("free", ()):
@@ -110,11 +98,16 @@ class Worker:
             settings["layout"] = self.layouts[settings["layout"]]
         operands: list[Any] = []
         for one in record.get("in", ()):
-            found = one["v"] if isinstance(one, dict) else self.arrays[one]
-            if isinstance(found, Failed):
-                return self._failed(record, found)
+            found = _number(one) if isinstance(one, dict) else self.arrays[one]
+            if (failed := _why_not(found)) is not None:
+                return self._failed(record, failed)
             operands.append(found.fresh() if isinstance(found, Replica) else found)
         try:
+            if record["op"] in _WRITES and isinstance(self.arrays[record["in"][0]], Replica):
+                raise ArgumentError(
+                    f"{_name_of(record)}: a replica has the values of its original: write to that, or "
+                    "to a copy of its own, x.to(md.dmath.Replicated())"
+                )
             with self.team.at(record.get("line", "")) as counted:
                 before = counted.sent_bytes
                 found = self._carried_out(record, operands, settings, flat)
@@ -133,16 +126,20 @@ class Worker:
         """Refuse an operation that has sent elements; on all workers alike."""
         total = sum(self.team.comm.exchange(sent))
         if total:
-            if "out" not in record:  # in place
-                record["out"] = record["in"][0]
             raise ArgumentError(
-                f"{record.get('set', {}).get('name', record['op'])}: has sent {total} bytes among workers "
+                f"{_name_of(record)}: has sent {total} bytes among workers "
                 "within no_implicit_messages(): move an operand first, x.to(layout), so that layouts fit"
             )
 
     def _failed(self, record: Record, failed: Failed) -> tuple[Any, None]:
         if "out" in record:
             self.arrays[record["out"]] = failed
+        elif record["op"] in _WRITES:
+            number = record["in"][0]
+            if isinstance(target := self.arrays[number], Parts):
+                target.data.failed = target.data.failed or failed  # of its views too
+            else:
+                self.arrays[number] = failed
         return {"error": failed.json()}, None
 
     def _carried_out(
@@ -192,6 +189,30 @@ class Worker:
 
 
 _AGREED_FROM = 1 << 28  # bytes of a part from which workers ask each other whether there was room
+
+
+def _why_not(found: Any) -> Failed | None:
+    """Why an operand has no values, if it has none."""
+    if isinstance(found, Replica):
+        found = found.source
+    return (
+        found.data.failed
+        if isinstance(found, Parts)
+        else found
+        if isinstance(found, Failed)
+        else None
+    )
+
+
+def _number(told: dict[str, Any]) -> Any:
+    """A number among the operands."""
+    return complex(*told["c"]) if "c" in told else told["v"]
+
+
+def _name_of(record: Record) -> str:
+    """The operation as its user knows it."""
+    name: str = record.get("set", {}).get("name", record["op"])
+    return name
 
 
 def _matmul(worker: Worker, a: Parts, b: Parts, **settings: Any) -> Parts:
@@ -360,4 +381,5 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "strict": _strict,
     "graphs": _graphs,
 }
+_WRITES = {"assign", "in_place", "add_row_col_sum"}  # to their first operand
 _MAY_SEND = {"remap", "replica", *_CREATIONS, "array", *_ANSWERS}

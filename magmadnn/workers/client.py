@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import selectors
 import threading
 import time
@@ -104,6 +105,7 @@ class Workers:
         self._local: Worker | None = None
         self._ended = ""
         self._one_at_a_time = threading.RLock()
+        self._process = os.getpid()  # whose connections and workers these are
         atexit.register(self.close)
         self.restart()
 
@@ -122,6 +124,22 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         _entered.remove(self)
         self.close()
+
+    def check_process(self) -> None:
+        """Refuse a process that was forked from the one that has the connections to the workers.
+
+        Raises:
+            CommunicationError: it is another process. Two that wrote to one connection would get each
+                other's answers.
+        """
+        if self._is_elsewhere():
+            raise CommunicationError(
+                f"workers: they belong to process {self._process}, from which this one was forked: start "
+                "others here with md.workers(), or start this process by multiprocessing's spawn"
+            )
+
+    def _is_elsewhere(self) -> bool:
+        return self._local is None and os.getpid() != self._process
 
     # --- what folders above add --------------------------------------------------------------
 
@@ -184,6 +202,7 @@ class Workers:
     def _start(
         self, name: str, arguments: Sequence[Any], arrays: Sequence[Sequence[Any]]
     ) -> Pending:
+        self.check_process()  # before the lock, which another thread may have had when it was forked
         with self._one_at_a_time:  # another thread may hand over what has come together
             return self._handed_over(name, arguments, arrays)
 
@@ -298,8 +317,10 @@ class Workers:
         """End the workers, whatever they do, and start new ones; what they kept is lost.
 
         Raises:
-            CommunicationError: if they do not come; of a job's own ranks, if one is lost.
+            CommunicationError: if they do not come; of a job's own ranks, if one is lost; in a process that
+                was forked from theirs.
         """
+        self.check_process()
         self._let_go(wait=False)
         if self._in_job:
             self._finish_all()
@@ -310,8 +331,10 @@ class Workers:
             self._staff = join() if self._in_job else Processes(self.count)
 
     def close(self) -> None:
-        """End the workers. Closing twice does nothing."""
+        """End the workers. Closing twice does nothing, nor does a process that was forked from theirs."""
         atexit.unregister(self.close)
+        if self._is_elsewhere():
+            return
         self._let_go(wait=True)
         if self._in_job:
             self._finish_all()

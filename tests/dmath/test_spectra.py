@@ -89,6 +89,43 @@ def test_square_matrices(homes: list[Any], dtype: str) -> None:
             close(d.eigvalsh(spread(home, symmetric)), values, shape[-1])
 
 
+def test_complex_factors_and_solutions_of_several_panels(homes: list[Any]) -> None:
+    """A = L L^H: to conjugate nothing is right within the first panel of 128 columns only."""
+    x = drawn((300, 300), "complex128") / np.sqrt(300)
+    positive, right = x @ herm(x) + np.eye(300), drawn((300, 2), "complex64")
+    for home in homes:
+        given = home.array(positive, layout=d.Rows())
+        close(d.cholesky(given), np.linalg.cholesky(positive), 300)
+        close(d.cholesky(given, upper=True), herm(np.linalg.cholesky(positive)), 300)
+        close(d.solve(given, home.array(right)), np.linalg.solve(positive, right), 300)
+        close(d.solve(given, right[:, 0]), np.linalg.solve(positive, right[:, 0]), 300)
+        close(d.inv(given), np.linalg.inv(positive), 300)
+        bad = d.solve(home.array(np.where(np.eye(300) > 0, np.nan, positive)), right)
+        with pytest.raises(
+            NumericError, match="solve: elimination meets NaN in column 0: the matrix"
+        ):
+            np.asarray(bad)
+
+
+def test_norms_and_variances_of_complex_numbers_are_real(homes: list[Any]) -> None:
+    x = drawn((7, 5), "complex64")
+    for home in homes:
+        given = spread(home, x)
+        for found, expected in (
+            (d.norm(given), np.linalg.norm(x)),
+            (d.norm(given, axis=1), np.linalg.norm(x, axis=1)),
+            (d.norm(given * 1e30), np.linalg.norm(x.astype(complex)) * 1e30),
+            (given.var(axis=0), x.var(axis=0)),
+            (given.std(correction=1), x.std(ddof=1)),
+        ):
+            made = np.asarray(found)
+            assert found.dtype == made.dtype == np.float32
+            np.testing.assert_allclose(made, expected, rtol=1e-5)
+        for name in ("relu", "gelu", "sigmoid", "softmax", "log_softmax"):
+            with pytest.raises(DTypeError, match=f"{name}: takes no"):
+                getattr(d, name)(given)
+
+
 def test_determinants_of_singular_and_of_not_finite_matrices(homes: list[Any]) -> None:
     x = np.ones((4, 4))
     x[0, 0] = np.nan

@@ -16,6 +16,7 @@ from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.errors import (
     ArgumentError,
     CommunicationError,
+    DataError,
     DeviceError,
     DTypeError,
     IndexOutOfRangeError,
@@ -64,6 +65,26 @@ PYTHON: dict[str, PythonCase] = {
         made(Blocks((2, 2), owners=[[0, 0]])),
         ShapeError,
         "Blocks: an owner map of shape (1, 2) does not cover the grid of blocks, (2, 2)",
+    ),
+    "rows of owners of different lengths": (
+        lambda p: Blocks((2, 2), owners=[[0, 0], [0]]),
+        ShapeError,
+        "Blocks: rows of the owner map differ in length: it has a worker for each block",
+    ),
+    "cuts between elements": (
+        lambda p: Blocks(cuts=((0, 1.5, 4), (0, 4))),
+        ArgumentError,
+        "Blocks: cuts= must be whole numbers such as (0, 1), got (0, 1.5, 4)",
+    ),
+    "strips of a part of a row": (
+        lambda p: Rows(block=1.5),
+        ArgumentError,
+        "Rows: block must be a whole number from 1, got 1.5",
+    ),
+    "elements that are masked": (
+        lambda p: w().array(np.ma.masked_less([1.0, 2.0], 2)),
+        DataError,
+        "array: elements are masked: fill them, x.filled(value), or leave them out",
     ),
     "blocks that do not cover": (
         made(Blocks(cuts=((0, 2), (0, 4)))),

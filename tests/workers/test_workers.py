@@ -130,6 +130,37 @@ def test_a_killed_worker_is_named(three: md.workers.Workers) -> None:
     three.restart()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_leaves_the_workers_of_its_parent_alone(tmp_path: Path) -> None:
+    """Two that read one connection would get each other's answers."""
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, sys, numpy as np, magmadnn as md\n"
+        "w = md.workers(2)\n"
+        "A = w.array(np.ones((4, 4)), layout=md.dmath.Rows())\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    for use in (lambda: A + 1, lambda: float(A.sum()), w.restart, lambda: w.call('dmath.run')):\n"
+        "        try:\n"
+        "            print('took', use(), flush=True)\n"
+        "        except md.errors.CommunicationError as error:\n"
+        "            print(error, flush=True)\n"
+        "    del A\n"
+        "    w.close()\n"
+        "    sys.exit(0)\n"  # with what is registered for the end of a process
+        "os.waitpid(child, 0)\n"
+        "print('parent', os.getpid(), float(A.sum()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+    )
+    *refused, last = done.stdout.splitlines()
+    parent = last.split()[1]
+    assert last == f"parent {parent} 16.0", done.stderr
+    words = f"workers: they belong to process {parent}, from which this one was forked: start others here"
+    assert len(refused) == 4 and all(line.startswith(words) for line in refused)
+
+
 def test_no_process_is_left_when_the_client_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "client_killed.py"
     script.write_text(

@@ -34,6 +34,19 @@ def accumulated(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 @dataclass
+class Failed:
+    """Why an array has no values: an operation that made it, or wrote to it, failed."""
+
+    kind: str
+    text: str
+    line: str
+
+    def json(self) -> dict[str, str]:
+        """For the client."""
+        return {"kind": self.kind, "text": self.text, "line": self.line}
+
+
+@dataclass
 class Data:
     """What an array and its views have in common.
 
@@ -42,12 +55,14 @@ class Data:
         number: tells arrays apart.
         shared: blocks of each worker by number, as `Peers.share` gave them, by view and layout.
         places: where these lie, as a value.
+        failed: why a write went wrong: what is there now is neither the old values nor the new ones.
     """
 
     version: int = 0
     number: int = field(default_factory=lambda: next(_NUMBERS))
     shared: dict[Any, list[dict[int, Array]]] = field(default_factory=dict)
     places: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+    failed: Failed | None = None
 
 
 class Peers(Protocol):

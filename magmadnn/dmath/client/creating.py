@@ -13,7 +13,7 @@ from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 
@@ -47,6 +47,11 @@ class Creating:
             dtype: None for that of the values.
             layout: a layout, such as `md.dmath.Rows()`; "auto" for rows over all workers.
             device: None, or where the workers compute.
+
+        Raises:
+            ShapeError: rows of a list differ in length.
+            DataError: elements are masked.
+            DTypeError: elements that are no numbers.
         """
         self._on("array", device)
         if isinstance(values, Matrix) and id(values._session) == id(self):
@@ -57,6 +62,10 @@ class Creating:
             raise ShapeError(
                 "array: rows of values differ in length: an array has as many in each"
             ) from None
+        if np.ma.is_masked(values):
+            raise DataError(
+                "array: elements are masked: fill them, x.filled(value), or leave them out"
+            )
         if dtype is not None:
             array = array.astype(as_dtype(dtype), copy=False)
         known = as_dtype(array.dtype)

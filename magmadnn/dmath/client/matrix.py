@@ -84,6 +84,18 @@ class Matrix:
     def __del__(self) -> None:
         self._session._drop(self._number)
 
+    def __copy__(self) -> Matrix:
+        """Elements of its own, as NumPy's arrays are copied."""
+        return self.to()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Matrix:
+        return self.to()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            "pickle: the elements lie on workers: take np.asarray(x), or write them with md.dmath.save"
+        )
+
     # --- what it is ---------------------------------------------------------------------------
 
     @property

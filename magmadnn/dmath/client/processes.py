@@ -69,6 +69,7 @@ class Remote:
 
     def post(self, record: Record, flats: Sequence[Array] | None = None) -> None:
         """Hand a record, and an array for each worker, to all."""
+        self._workers.check_process()
         with self._lock:
             if flats is not None:
                 self._send()
@@ -117,6 +118,7 @@ class Remote:
 
     def ask(self, record: Record) -> list[Answer]:
         """Hand a record to all and wait for their answers."""
+        self._workers.check_process()
         with self._lock:
             self._send()
             asked = self._workers.start("dmath.run", [self._number, [record]])

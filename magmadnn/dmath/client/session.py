@@ -33,7 +33,7 @@ from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout has rates measured
-_NUMBERS = (bool, int, float, np.bool, np.integer, np.floating)
+_NUMBERS = (bool, int, float, complex, np.bool, np.number)
 
 
 def user_line() -> str:
@@ -141,7 +141,8 @@ class Session(Creating, Accounting):
                 )
             return x._number
         if isinstance(x, _NUMBERS):
-            return {"v": x.item() if isinstance(x, np.generic) else x}
+            value = x.item() if isinstance(x, np.generic) else x
+            return {"c": [value.real, value.imag]} if isinstance(value, complex) else {"v": value}
         raise DTypeError(f"{op}: expected an array of these workers or a number, got {quoted(x)}")
 
     def _new(
@@ -259,6 +260,10 @@ class Session(Creating, Accounting):
         )
         try:
             return elementwise.result_dtype(name, kinds)
+        except ValueError:  # of integers and a number below 0, the only one that NumPy knows
+            raise ArgumentError(
+                f"{name}: integers have no negative powers here: x.astype('float64') has"
+            ) from None
         except (TypeError, OverflowError):
             words = ", ".join(map(str, kinds))
             raise DTypeError(

@@ -13,7 +13,7 @@ from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import resolve
-from magmadnn.errors import ShapeError
+from magmadnn.errors import ArgumentError, ShapeError
 
 # By number of operands: names of the array API standard; NumPy and CuPy have each under the same name.
 UNARY = (
@@ -80,10 +80,21 @@ def _activation(name: str, xp: Any) -> Callable[..., Any]:
     return table[name]
 
 
-@lru_cache(maxsize=4096)
 def result_dtype(name: str, kinds: tuple[Any, ...]) -> np.dtype[Any]:
-    """The dtype of a function's result, from dtypes of arrays, and Python's numbers as they are."""
+    """The dtype of a function's result, from dtypes of arrays, and Python's numbers as they are.
+
+    Raises:
+        TypeError, OverflowError: for operands that the function does not take.
+    """
+    return _result_dtype(name, kinds, tuple(map(type, kinds)))
+
+
+@lru_cache(maxsize=4096)
+def _result_dtype(name: str, kinds: tuple[Any, ...], types: tuple[type, ...]) -> np.dtype[Any]:
+    """The same; `types` tell 1, 1.0 and True apart, which are equal keys."""
     operands = [np.ones(1, k) if isinstance(k, np.dtype) else k for k in kinds]
+    if name in ACTIVATIONS and any(np.iscomplexobj(x) for x in operands):
+        raise TypeError(f"{name} is a function of real numbers")  # maximum orders complex ones
     with np.errstate(all="ignore"):
         made: np.dtype[Any] = np.asarray(function_of(name)(*operands)).dtype
     return made
@@ -166,6 +177,8 @@ def apply(
     ]
     kinds = tuple(x.dtype if isinstance(x, Parts) else x for x in operands)
     function, dtype = function_of(name, team.xp), result_dtype(name, kinds)
+    if name == "pow" and dtype.kind in "iu":
+        _check_exponents(operands[1])
     made: dict[int, Any] = {}
     for block in layout.held[team.rank]:
         local = [_block(x, layout, block) if isinstance(x, Parts) else x for x in aligned]
@@ -182,6 +195,20 @@ def apply(
         out.data.version += 1
         return out
     return Parts(team, layout, dtype, made)
+
+
+def _check_exponents(exponents: Any) -> None:
+    """Refuse negative powers of integers; on all workers alike."""
+    if not isinstance(exponents, Parts):
+        found = exponents < 0
+    elif exponents.dtype.kind != "i":
+        found = False
+    else:
+        team = exponents.team
+        mine = any(bool(team.on_host((x < 0).any())) for x in exponents.blocks.values())
+        found = any(team.comm.exchange(mine))
+    if found:
+        raise ArgumentError("pow: integers have no negative powers here: x.astype('float64') has")
 
 
 def _block(x: Parts, layout: Layout, block: int) -> Any:

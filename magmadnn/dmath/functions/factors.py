@@ -44,7 +44,7 @@ def computed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def cholesky(x: Parts) -> Parts:
-    """The lower factor L of a symmetric positive definite matrix, A = L L^T, from its lower triangle.
+    """The lower factor L of a Hermitian positive definite matrix, A = L L^H, from its lower triangle.
 
     Right-looking, by panels: the owner of a panel factors its diagonal block and solves for the rows below,
     everyone gets the panel, and updates the panels that it owns (Golub, Van Loan, Matrix Computations,
@@ -80,7 +80,7 @@ def cholesky(x: Parts) -> Parts:
         for number, block in made.blocks.items():
             if number > panel:
                 c0, c1 = made.layout.boxes[number][1]
-                block[c0:] -= column[c0 - low :] @ column[c0 - low : c1 - low].T
+                block[c0:] -= column[c0 - low :] @ column[c0 - low : c1 - low].conj().T
     return made
 
 
@@ -88,7 +88,7 @@ def _factor_panel(team: Team, block: Array) -> int:
     """Factor the diagonal block of a panel and solve for what is below; the row that fails, or -1."""
     xp, width = team.xp, block.shape[1]
     top = xp.tril(block[:width])
-    top = top + xp.tril(top, -1).T
+    top = top + xp.tril(top, -1).conj().T
     try:
         factor = xp.linalg.cholesky(top)
     except np.linalg.LinAlgError:
@@ -96,7 +96,7 @@ def _factor_panel(team: Team, block: Array) -> int:
     if factor is None or not team.on_host(xp.isfinite(factor).all()):
         return _first_bad_minor(team.on_host(top))
     block[:width] = factor
-    block[width:] = xp.linalg.solve(factor, block[width:].T).T
+    block[width:] = xp.linalg.solve(factor, block[width:].conj().T).conj().T  # A L^-H
     return -1
 
 
@@ -120,13 +120,18 @@ def solve(a: Parts, b: Parts) -> Parts:
     the panels are.
 
     Raises:
-        NumericError: if A is singular to working precision.
+        NumericError: if A is singular to working precision, or NaN is where a pivot is wanted.
     """
     team = a.team
     dtype = computed_dtype(np.result_type(a.dtype, b.dtype))
     left = _in_panels(a, dtype)
     right = remap(b, resolve(Columns(), b.shape, team.size), dtype)
     for low, _, rows in _eliminated(left, right):
+        if NOT_A_NUMBER in rows:
+            raise NumericError(
+                f"solve: elimination meets NaN in column {low + rows.index(NOT_A_NUMBER)}: the matrix "
+                "has NaN or infinity in it, or overflows"
+            )
         if min(rows) < 0:
             raise NumericError(
                 f"solve: the matrix is singular: no pivot in column {low + rows.index(min(rows))}"
@@ -199,7 +204,7 @@ def _lu_panel(team: Team, column: Array) -> list[int]:
     xp, rows = team.xp, list[int]()
     for j in range(column.shape[1]):
         pivot = j + int(team.on_host(xp.argmax(xp.abs(column[j:, j]))))
-        value = float(team.on_host(column[pivot, j]))
+        value = complex(team.on_host(column[pivot, j]))
         if value == 0 or value != value:
             return [*rows, *[-1 if value == 0 else NOT_A_NUMBER] * (column.shape[1] - j)]
         if pivot != j:

@@ -99,7 +99,7 @@ def _norm(x: Parts, axis: Any = None, keepdims: bool = False) -> Parts:
     largest = reducing.reduce("max", elementwise.apply("abs", [wide]))
     scale = elementwise.apply("where", [elementwise.apply("greater", [largest, 0.0]), largest, 1.0])
     scale = elementwise.apply("where", [elementwise.apply("isfinite", [scale]), scale, 1.0])
-    squares = elementwise.apply("square", [elementwise.apply("divide", [wide, scale])])
+    squares = reducing.squared(elementwise.apply("divide", [wide, scale]))
     root = elementwise.apply("sqrt", [reducing.reduce("sum", squares, axis, keepdims)])
     return elementwise.apply("multiply", [root, scale])
 

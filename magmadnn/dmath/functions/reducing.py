@@ -16,7 +16,7 @@ from magmadnn.dmath.arrays.team import accumulated
 from magmadnn.dmath.functions.elementwise import apply
 from magmadnn.dmath.layouts.layout import Layout, even_cuts
 from magmadnn.dmath.layouts.recipes import LayoutLike, resolve
-from magmadnn.errors import ArgumentError, IndexOutOfRangeError
+from magmadnn.errors import ArgumentError, DTypeError, IndexOutOfRangeError
 
 # By name: the NumPy reduction of a block, and the function that joins two results.
 REDUCTIONS = {
@@ -77,11 +77,27 @@ def reduced_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     if name in ("argmax", "argmin", "argsort"):
         return np.dtype(np.int64)
     if name in ("softmax", "log_softmax"):
+        if dtype.kind == "c":  # of which the largest is that of the largest real part
+            raise DTypeError(f"{name}: takes no complex numbers: cast them with astype")
         return dtype if dtype.kind in "fV" else np.dtype(np.float64)
+    if name in ("var", "std") and dtype.kind == "c":
+        return real_dtype(dtype)
     made: np.dtype[Any] = np.asarray(
         getattr(np, "mean" if name in MEANS else name)(np.ones(1, dtype))
     ).dtype
     return np.dtype(np.int64) if made == np.uint64 else made
+
+
+def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Of the absolute values of elements."""
+    return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
+
+
+def squared(x: Parts) -> Parts:
+    """|x|^2 of each element; real of complex ones."""
+    if x.dtype.kind != "c":
+        return apply("square", [x])
+    return apply("add", [apply("square", [apply(part, [x])]) for part in ("real", "imag")])
 
 
 @lru_cache(maxsize=512)
@@ -184,7 +200,7 @@ def mean(
     layout: LayoutLike = None,
     correction: float = 0,
 ) -> Parts:
-    """Mean, variance or standard deviation; the variance in two passes, from differences to the mean."""
+    """Mean, variance or standard deviation; the variance in two passes, of |x - mean|^2."""
     axes = axes_of(name, axis, x.ndim)
     count = prod(x.shape[i] for i in axes)
     dtype = reduced_dtype(name, x.dtype)
@@ -198,7 +214,7 @@ def mean(
         "divide", [reduce("sum", wide, axes, keepdims or name != "mean"), float(count) or np.nan]
     )
     if name != "mean":
-        off = apply("square", [apply("subtract", [wide, middle])])
+        off = squared(apply("subtract", [wide, middle]))
         middle = apply(
             "divide",
             [reduce("sum", off, axes, keepdims), max(float(count - correction), 0.0) or np.nan],
@@ -216,7 +232,7 @@ def whole_along(layout: Layout, axis: int) -> Layout:
         return layout
     others = [i for i in range(len(layout.shape)) if i != axis]
     if not others:
-        return resolve("auto", layout.shape, layout.workers) if False else _on_first(layout)
+        return _on_first(layout)
     longest = max(others, key=lambda i: layout.shape[i])
     cuts = tuple(
         even_cuts(n, layout.workers) if i == longest else (0, n) for i, n in enumerate(layout.shape)

@@ -88,9 +88,16 @@ class Blocks:
                 if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
                     raise ArgumentError(f"Blocks: sizes of blocks must be at least 1, got {size!r}")
         if self.cuts is not None:
-            object.__setattr__(self, "cuts", tuple(tuple(map(int, cut)) for cut in self.cuts))
+            cuts = tuple(_whole_numbers("Blocks: cuts", cut) for cut in self.cuts)
+            object.__setattr__(self, "cuts", cuts)
         if self.owners is not None and not isinstance(self.owners, OwnerRule):
-            object.__setattr__(self, "owners", _nested(np.asarray(self.owners)))
+            try:
+                owners = np.asarray(self.owners)
+            except ValueError:
+                raise ShapeError(
+                    "Blocks: rows of the owner map differ in length: it has a worker for each block"
+                ) from None
+            object.__setattr__(self, "owners", _nested(owners))
 
     def layout(self, shape: tuple[int, ...], workers: int) -> Layout:
         """The layout of an array of this shape; raises where blocks or owners do not fit."""
@@ -186,8 +193,11 @@ class _Strips:
                 object.__setattr__(self, field, _whole_numbers(f"{name}: {field}", value))
         if self.sizes is not None and self.block is not None:
             raise ArgumentError(f"{name}: give sizes= or block=, not both")
-        if self.block is not None and self.block < 1:
-            raise ArgumentError(f"{name}: block must be at least 1, got {self.block}")
+        if self.block is not None:
+            if not isinstance(self.block, (int, np.integer)) or self.block < 1:
+                raise ArgumentError(
+                    f"{name}: block must be a whole number from 1, got {quoted(self.block)}"
+                )
         if self.on is not None and not self.on:
             raise ArgumentError(f"{name}: on= names no worker")
 

@@ -1,0 +1,73 @@
+"""Numbers beside arrays: dtypes and values are NumPy's, whatever was computed before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import ArgumentError, MagmaDNNError
+
+# Equal as keys of a dictionary are True, 1, 1.0 and 1+0j; 0.0 and -0.0; 2 and 2.0.
+NUMBERS = (True, 1, 1.0, 1 + 0j, 0, 0.0, -0.0, False, 2, 2.0, 1j, -1, 300)
+ARRAYS = (
+    np.array([True, False]),
+    np.arange(-2, 3, dtype=np.int8),
+    np.array([0, 255], np.uint8),
+    np.arange(4),
+    np.array([-1.5, 0.0, 2.0], np.float32),
+    np.array([-1.5, 0.0, 2.0]),
+    np.array([1j, 2, -1], np.complex64),
+)
+FUNCTIONS = {
+    **{
+        name: name for name in ("add", "subtract", "multiply", "divide", "floor_divide", "copysign")
+    },
+    **{name: name for name in ("remainder", "maximum", "equal", "less_equal", "hypot")},
+    "pow": "power",
+    "atan2": "arctan2",
+}
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Any]:
+    with md.workers(0) as w:
+        yield w
+
+
+@pytest.mark.parametrize("first", ["whole numbers first", "whole numbers last"])
+@pytest.mark.parametrize("x", ARRAYS, ids=lambda x: str(x.dtype))
+def test_a_number_keeps_its_type_after_an_equal_one(one: Any, x: Any, first: str) -> None:
+    numbers = NUMBERS if first == "whole numbers first" else NUMBERS[::-1]
+    for (name, numpys), number, turned in product(FUNCTIONS.items(), numbers, (False, True)):
+        operands = (number, x) if turned else (x, number)
+        given = [one.array(v) if v is x else v for v in operands]
+        try:
+            with np.errstate(all="ignore"):
+                expected = getattr(np, numpys)(*operands)
+        except (TypeError, ValueError, OverflowError):
+            with pytest.raises(MagmaDNNError, match=name):
+                np.asarray(getattr(md.dmath, name)(*given))
+            continue
+        made = getattr(md.dmath, name)(*given)
+        found = np.asarray(made)
+        assert made.dtype == found.dtype == expected.dtype, (name, number)
+        np.testing.assert_array_equal(found, expected, err_msg=f"{name} {number!r}")
+
+
+def test_negative_powers_of_integers_are_refused_on_all_workers_alike() -> None:
+    with md.workers(2) as w:
+        x, rows = w.array(np.array([2, 3]), layout=md.dmath.Rows()), md.dmath.Rows()
+        with pytest.raises(ArgumentError, match="pow: integers have no negative powers here"):
+            x**-1
+        bad = x ** w.array(np.array([1, -1]), layout=rows)  # seen by one of the two
+        with pytest.raises(ArgumentError, match=r"pow: integers .*test_numbers\.py:\d+"):
+            np.asarray(bad)
+        good = x ** w.array(np.array([1, 2]), layout=rows)
+        np.testing.assert_array_equal(np.asarray(good), [2, 9])
+        halves = x.astype("float64") ** w.array(np.array([1, -1]), layout=rows)
+        np.testing.assert_allclose(np.asarray(halves), [2, 1 / 3], rtol=1e-15)
