@@ -24,12 +24,13 @@ def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
     Raises:
         ShapeError: if it has not two axes, or not so many columns as in training.
         DTypeError: if it holds no real numbers.
-        DataError: if there are no rows or columns.
+        DataError: if there are no rows or columns, or elements are masked.
     """
     try:
         array = x.numpy() if isinstance(x, Tensor) else np.asanyarray(x)
     except ValueError:
         raise ShapeError(f"{name}: rows of X differ in length") from None
+    refuse_masked(name, "X", array)
     if array.ndim != 2:
         raise ShapeError(
             f"{name}: X has the shape {shape_text(array.shape)}, expected [rows, columns]"
@@ -45,6 +46,16 @@ def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
             f"{name}: X has {array.shape[1]} columns, expected {columns} as in training"
         )
     return array
+
+
+def refuse_masked(name: str, argument: str, array: Any) -> None:
+    """Look whether an array leaves elements out.
+
+    Raises:
+        DataError: if it does.
+    """
+    if np.ma.is_masked(array):
+        raise DataError(f"{name}: elements of {argument} are masked; fill them, or drop such rows")
 
 
 def blocks(name: str, x: Array) -> Iterator[tuple[slice, Floats]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -9,10 +10,11 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import ArgumentError
 
+from ._estimator import Estimator
 from ._rows import Array, Floats, all_rows, blocks, counted, counted_from_0, needs_fit, rows_of
 
 
-class KMeans:
+class KMeans(Estimator):
     """Centres with the least sum of squared distances of rows to the nearest, by Lloyd's iteration.
 
     It begins with centres that are drawn far apart: Arthur and Vassilvitskii, k-means++, 2007.
@@ -29,7 +31,10 @@ class KMeans:
         labels_: [rows], the nearest centre of each.
         inertia_: the sum of squared distances.
         n_iter_: iterations of the best.
+        n_features_in_: columns.
     """
+
+    _kind, _found = "clusterer", "cluster_centers_"
 
     def __init__(
         self,
@@ -67,7 +72,16 @@ class KMeans:
         best = min((self._once(x, draw) for _ in range(self.n_init)), key=lambda found: found[2])
         centres, self.labels_, self.inertia_, self.n_iter_ = best
         self.cluster_centers_ = centres + mean
+        self.n_features_in_ = x.shape[1]
         return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> Array:
+        """`fit`; the number [rows] of the centre nearest to each row."""
+        return self.fit(X).labels_
+
+    def fit_transform(self, X: Any, y: Any = None) -> Array:
+        """`fit`, then `transform` of the same rows."""
+        return self.fit(X).transform(X)
 
     def _once(
         self, x: Floats, draw: np.random.Generator
@@ -106,17 +120,18 @@ class KMeans:
 
     def predict(self, X: Any) -> Array:
         """The number [rows] of the centre nearest to each row of X [rows, columns]."""
-        centres = needs_fit("KMeans", self.cluster_centers_)
-        x = rows_of("KMeans", X, centres.shape[1])
-        return np.concatenate([_nearest(block, centres)[0] for _, block in blocks("KMeans", x)])
+        return np.concatenate([_nearest(*pair)[0] for pair in self._pairs(X)])
 
     def transform(self, X: Any) -> Array:
         """Euclidean distances [rows, clusters] of rows of X [rows, columns] from the centres."""
+        return np.concatenate([np.sqrt(_squares(*pair)) for pair in self._pairs(X)])
+
+    def _pairs(self, X: Any) -> Iterator[tuple[Floats, Floats]]:
+        """Blocks of rows, and the centres, less the mean of the centres: distances keep more digits."""
         centres = needs_fit("KMeans", self.cluster_centers_)
-        x = rows_of("KMeans", X, centres.shape[1])
-        return np.concatenate(
-            [np.sqrt(_squares(block, centres)) for _, block in blocks("KMeans", x)]
-        )
+        mean = centres.mean(0)
+        for _, block in blocks("KMeans", rows_of("KMeans", X, centres.shape[1])):
+            yield block - mean, centres - mean
 
 
 def _squares(x: Floats, centres: Floats) -> Floats:

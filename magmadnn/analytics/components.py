@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError
 
+from ._estimator import Estimator
 from ._rows import (
     Array,
     Floats,
@@ -75,7 +77,7 @@ def _randomized(
     return (basis @ u[:, :k]) * signs, s[:k], v[:k] * signs[:, None]
 
 
-class PCA:
+class PCA(Estimator):
     """Principal components of rows: directions of the largest variance.
 
     Args:
@@ -95,6 +97,8 @@ class PCA:
         noise_variance_: the mean variance of what was left out.
         n_components_, n_samples_, n_features_in_: sizes.
     """
+
+    _kind, _found = "transformer", "components_"
 
     def __init__(
         self,
@@ -127,12 +131,11 @@ class PCA:
         if solver == "auto":
             thin = x.shape[1] <= _COLUMNS and len(x) >= 10 * x.shape[1]
             solver = "covariance_eigh" if thin else "full"
-        self._moments = None
         if solver == "covariance_eigh":
-            return self.partial_fit(x)
+            return self._take(x, Moments(x.shape[1]))
         rows = all_rows("PCA", x)
-        self.mean_ = rows.mean(0)
-        centred = rows - self.mean_
+        mean = rows.mean(0)
+        centred = rows - mean
         total = float((centred**2).sum()) / (len(x) - 1)
         if solver == "randomized":
             k = counted("PCA", "n_components", self.n_components, min(x.shape))
@@ -140,22 +143,39 @@ class PCA:
         else:
             _, s, v = np.linalg.svd(centred, full_matrices=False)
         self._keep(s, v, total, len(x))
+        self._moments, self.mean_ = None, mean
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Take more rows in: the components are those of all rows so far, exactly."""
+        """Take more rows in: the components are those of all rows so far, exactly.
+
+        It goes on from itself, and from `fit` where that adds up the scatter ("covariance_eigh").
+
+        Raises:
+            ArgumentError: after a `fit` that kept no scatter, since rows would be missing.
+            DataError: if a number is NaN or infinite; none of the rows counts then.
+        """
+        if self._moments is None and self.components_ is not None:
+            raise ArgumentError(
+                "PCA: partial_fit after a fit by singular values, which keeps no sums to go on from; take "
+                "svd_solver='covariance_eigh', or partial_fit from the beginning"
+            )
         x = rows_of("PCA", X, None if self._moments is None else len(self._moments.mean))
-        moments = self._moments = self._moments or Moments(x.shape[1])
+        return self._take(x, copy.deepcopy(self._moments) or Moments(x.shape[1]))
+
+    def _take(self, x: Array, moments: Moments) -> Self:
+        """Add rows to these sums, and keep both if all rows could be taken."""
         for block in narrow_blocks("PCA", x):
             moments.add(block)
         if moments.count < 2:
+            self._moments = moments
             return self
-        self.mean_ = moments.mean
         values, vectors = np.linalg.eigh(moments.scatter)
         rank = min(moments.count, len(values))
         s = np.sqrt(np.maximum(values[::-1][:rank], 0))
         total = float(np.trace(moments.scatter)) / (moments.count - 1)
         self._keep(s, vectors.T[::-1][:rank], total, moments.count)
+        self._moments, self.mean_ = moments, moments.mean
         return self
 
     def _keep(self, s: Floats, v: Floats, total: float, rows: int) -> None:
@@ -209,7 +229,7 @@ class PCA:
         return np.asarray((x * self._scale()) @ components + self.mean_)
 
 
-class TruncatedSVD:
+class TruncatedSVD(Estimator):
     """The largest singular values of rows that are not centred, by `randomized_svd`.
 
     Args:
@@ -220,7 +240,12 @@ class TruncatedSVD:
     Attributes:
         components_: [k, columns].
         singular_values_: [k].
+        explained_variance_, explained_variance_ratio_: [k], of the transformed columns, and beside that of
+            all columns.
+        n_features_in_: columns.
     """
+
+    _kind, _found = "transformer", "components_"
 
     def __init__(self, n_components: int = 2, *, n_iter: int = 5, random_state: int = 0) -> None:
         self.n_components, self.n_iter, self.random_state = n_components, n_iter, random_state
@@ -233,11 +258,16 @@ class TruncatedSVD:
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
         """Find the singular directions of X, and give U S [rows, n_components], its rows in them."""
-        u, s, self.components_ = _randomized(
-            "TruncatedSVD", X, self.n_components, n_iter=self.n_iter, seed=self.random_state
+        x = all_rows("TruncatedSVD", X)
+        u, s, v = _randomized(
+            "TruncatedSVD", x, self.n_components, n_iter=self.n_iter, seed=self.random_state
         )
-        self.singular_values_ = s
-        return u * s
+        made, total = u * s, float(x.var(0).sum())
+        self.components_, self.singular_values_ = v, s
+        self.explained_variance_ = made.var(0)
+        self.explained_variance_ratio_ = self.explained_variance_ / (total or 1.0)
+        self.n_features_in_ = x.shape[1]
+        return made
 
     def transform(self, X: Any) -> Array:
         """Coordinates [rows, k] of rows along the components."""

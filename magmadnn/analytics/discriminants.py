@@ -8,12 +8,13 @@ import numpy as np
 
 from magmadnn.errors import DataError, ShapeError
 
-from ._rows import Array, Floats, all_rows, counted, flipped, needs_fit
+from ._estimator import Estimator, right_share
+from ._rows import Array, Floats, all_rows, counted, flipped, needs_fit, refuse_masked
 
 _RANK = 1e-4  # singular values below that, relative to columns of deviation 1, count as 0
 
 
-class LinearDiscriminantAnalysis:
+class LinearDiscriminantAnalysis(Estimator):
     """Directions that separate classes best, and the classifier of normal classes with one covariance.
 
     As in Hastie, Tibshirani and Friedman, The elements of statistical learning, section 4.3, by singular
@@ -25,9 +26,13 @@ class LinearDiscriminantAnalysis:
     Attributes:
         classes_, priors_, means_, xbar_: of the classes; the mean of all.
         scalings_: [columns, directions].
-        coef_, intercept_: of the classifier.
+        coef_, intercept_: of the classifier, [classes, columns] and [classes]; of two classes
+            [1, columns] and [1], those of the second less those of the first.
+        n_features_in_: columns.
         explained_variance_ratio_: how much of the variance among classes each direction has.
     """
+
+    _kind, _found = "classifier", "scalings_"
 
     def __init__(self, n_components: int | None = None) -> None:
         self.n_components = n_components
@@ -42,6 +47,7 @@ class LinearDiscriminantAnalysis:
             ShapeError: if there is not one class for each row.
         """
         name = "LinearDiscriminantAnalysis"
+        refuse_masked(name, "y", y)
         x, labels = all_rows(name, X), np.asarray(y)
         if labels.shape != (len(x),):
             raise ShapeError(
@@ -51,44 +57,40 @@ class LinearDiscriminantAnalysis:
             raise DataError(
                 f"{name}: y holds NaN or infinity, which are no classes; drop such rows"
             )
-        self.classes_, number = np.unique(labels, return_inverse=True)
-        count = len(self.classes_)
+        classes, number = np.unique(labels, return_inverse=True)
+        count = len(classes)
         if count < 2 or len(x) <= count:
             raise DataError(
                 f"{name}: {len(x)} rows of {count} classes; give 2 classes or more, and more rows"
             )
-        sizes = np.bincount(number)
-        self.priors_ = sizes / len(x)
-        self.means_ = np.array([x[number == k].mean(0) for k in range(count)])
-        self.xbar_ = self.priors_ @ self.means_
-        inner = x - self.means_[number]
+        wanted = most = min(count - 1, x.shape[1])
+        if self.n_components is not None:
+            wanted = counted(name, "n_components", self.n_components, most)
+        priors = np.bincount(number) / len(x)
+        means = np.array([x[number == k].mean(0) for k in range(count)])
+        mean = priors @ means
+        inner = x - means[number]
         deviation = inner.std(0)
         deviation[deviation == 0] = 1
         _, s, v = np.linalg.svd(inner / deviation / np.sqrt(len(x)), full_matrices=False)
         rank = int((s > _RANK).sum())
         white = (v[:rank] / deviation).T / s[:rank]
-        among = (
-            np.sqrt(len(x) * self.priors_ / (count - 1))[:, None]
-            * (self.means_ - self.xbar_)
-            @ white
-        )
+        among = np.sqrt(len(x) * priors / (count - 1))[:, None] * (means - mean) @ white
         _, s, v = np.linalg.svd(among, full_matrices=False)
         if not rank or not s[0] > 0:
             what = "classes have equal means" if rank else "no column differs within a class"
             raise DataError(f"{name}: {what}, so there are no discriminants; give other columns")
         kept = int((s > _RANK * s[0]).sum())
         scalings = white @ v.T[:, :kept]
-        projected = (self.means_ - self.xbar_) @ scalings
-        self.coef_ = projected @ scalings.T
-        self.intercept_ = (
-            np.log(self.priors_) - 0.5 * (projected**2).sum(1) - self.coef_ @ self.xbar_
-        )
-        most = min(count - 1, x.shape[1])
-        wanted = (
-            most
-            if self.n_components is None
-            else counted(name, "n_components", self.n_components, most)
-        )
+        projected = (means - mean) @ scalings
+        coefficients = projected @ scalings.T
+        intercepts = np.log(priors) - 0.5 * (projected**2).sum(1) - coefficients @ mean
+        if count == 2:
+            coefficients, intercepts = np.diff(coefficients, axis=0), np.diff(intercepts)
+        # All is found: nothing of an earlier fit is left beside what is new.
+        self.classes_, self.priors_, self.means_, self.xbar_ = classes, priors, means, mean
+        self.coef_, self.intercept_ = coefficients, intercepts
+        self.n_features_in_ = x.shape[1]
         self.scalings_ = scalings * flipped(scalings.T)
         self._kept = min(wanted, kept)
         self.explained_variance_ratio_ = (s**2 / (s**2).sum())[: self._kept]
@@ -105,17 +107,35 @@ class LinearDiscriminantAnalysis:
         return self.fit(X, y).transform(X)
 
     def decision_function(self, X: Any) -> Array:
-        """Log odds [rows, classes], up to a number for each row."""
+        """Log odds [rows, classes], up to a number for each row; of two classes [rows], of the second."""
+        scores = self._scores(X)
+        return scores[:, 1] if len(self.classes_) == 2 else scores
+
+    def _scores(self, X: Any) -> Array:
+        """The same for each class, of two classes too."""
         scalings = needs_fit("LinearDiscriminantAnalysis", self.scalings_)
         x = all_rows("LinearDiscriminantAnalysis", X, len(scalings))
-        return np.asarray(x @ self.coef_.T + self.intercept_)
+        scores = np.asarray(x @ self.coef_.T + self.intercept_)
+        return (
+            np.concatenate([np.zeros_like(scores), scores], 1)
+            if len(self.classes_) == 2
+            else scores
+        )
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities [rows, classes] of rows of X [rows, columns], in the order of `classes_`."""
-        scores = self.decision_function(X)
+        scores = self._scores(X)
         odds = np.exp(scores - scores.max(1, keepdims=True))
         return np.asarray(odds / odds.sum(1, keepdims=True))
 
     def predict(self, X: Any) -> Array:
         """The most probable class [rows] of each row of X [rows, columns]."""
-        return np.asarray(self.classes_[self.decision_function(X).argmax(1)])
+        return np.asarray(self.classes_[self._scores(X).argmax(1)])
+
+    def score(self, X: Any, y: Any) -> float:
+        """The share of rows of X whose class `predict` gives.
+
+        Raises:
+            ShapeError: if there is not one class for each row.
+        """
+        return right_share("LinearDiscriminantAnalysis", self.predict(X), y)

@@ -9,10 +9,11 @@ import numpy as np
 from magmadnn.errors import ArgumentError, DataError, DTypeError, NumericError, ShapeError
 from magmadnn.linalg import cho_solve, cholesky, lstsq
 
-from ._rows import Array, Moments, all_rows, blocks, needs_fit, rows_of
+from ._estimator import Estimator, determination
+from ._rows import Array, Moments, all_rows, blocks, needs_fit, refuse_masked, rows_of
 
 
-class Ridge:
+class Ridge(Estimator):
     """The coefficients w with the least `|X w + b - y|^2 + alpha |w|^2`, from sums over blocks of rows.
 
     Args:
@@ -22,7 +23,10 @@ class Ridge:
     Attributes:
         coef_: [columns], or [targets, columns].
         intercept_: a number, or [targets].
+        n_features_in_: columns.
     """
+
+    _kind, _found = "regressor", "coef_"
 
     def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True) -> None:
         if not isinstance(alpha, (int, float)) or not 0 <= alpha < np.inf:
@@ -76,6 +80,7 @@ class Ridge:
             raise NumericError(f"{self._name}: coefficients overflow; scale the columns of X")
         intercept = shift[n:] - shift[:n] @ found
         flat = targets.ndim == 1
+        self.n_features_in_ = n
         self.coef_ = found[:, 0] if flat else found.T
         self.intercept_ = float(intercept[0]) if flat else intercept
         return self
@@ -90,6 +95,17 @@ class Ridge:
         x = all_rows(self._name, X, coefficients.shape[-1])
         return np.asarray(x @ coefficients.T + self.intercept_)
 
+    def score(self, X: Any, y: Any) -> float:
+        """R^2 of predictions for X: 1 - (sum of squared errors) / (sum of squares about the mean of y).
+
+        The mean over targets; a target that does not differ counts 1 where it is met exactly, else 0.
+
+        Raises:
+            ShapeError: if y is not of the shape of the targets of `fit` for each row.
+            ArgumentError: if there is one row only.
+        """
+        return determination(self._name, self.predict(X), _targets(self._name, y))
+
 
 def _targets(name: str, y: Any) -> Array:
     """Targets in float64.
@@ -97,6 +113,7 @@ def _targets(name: str, y: Any) -> Array:
     Raises:
         DTypeError: if they are no real numbers.
     """
+    refuse_masked(name, "y", y)
     try:
         given = np.asarray(y)
     except ValueError:

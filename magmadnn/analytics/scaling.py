@@ -6,16 +6,21 @@ from typing import Any, Self
 
 import numpy as np
 
+from ._estimator import Estimator
 from ._rows import Array, Floats, all_rows, blocks, needs_fit, rows_of
 
 
-class StandardScaler:
+class StandardScaler(Estimator):
     """(x - mean) / deviation of each column, with those of the rows of `fit`; constant columns become 0.
 
     Attributes:
         mean_, var_, scale_: [columns]; the variance has divisor n, the scale of a constant column is 1.
-        n_samples_seen_: how many rows.
+        n_samples_seen_, n_features_in_: how many rows and columns.
     """
+
+    _kind, _found = "transformer", "mean_"
+    n_samples_seen_: int
+    var_: Floats
 
     def __init__(self) -> None:
         self.mean_: Floats | None = None
@@ -26,24 +31,34 @@ class StandardScaler:
         Raises:
             DataError: if a number is NaN or infinite.
         """
-        self.mean_ = None
-        return self.partial_fit(X)
+        return self._take(X, None)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Add the rows of X [rows, columns] to the means and deviations; y is ignored."""
-        x = rows_of("StandardScaler", X, None if self.mean_ is None else len(self.mean_))
-        if self.mean_ is None:
-            self.n_samples_seen_, self.mean_ = 0, np.zeros(x.shape[1])
-            self.var_ = np.zeros(x.shape[1])
+        """Add the rows of X [rows, columns] to the means and deviations; y is ignored.
+
+        Raises:
+            DataError: if a number is NaN or infinite; none of the rows counts then.
+        """
+        return self._take(X, self.mean_)
+
+    def _take(self, X: Any, mean: Floats | None) -> Self:
+        """Add rows to those that have this mean; to none without one."""
+        x = rows_of("StandardScaler", X, None if mean is None else len(mean))
+        if mean is None:
+            seen, mean, var = 0, np.zeros(x.shape[1]), np.zeros(x.shape[1])
+        else:
+            seen, var = self.n_samples_seen_, self.var_
         for _, block in blocks("StandardScaler", x):
-            count = self.n_samples_seen_ + len(block)
-            apart = block.mean(0) - self.mean_
-            squares = self.var_ * self.n_samples_seen_ + block.var(0) * len(block)
-            squares += apart**2 * (self.n_samples_seen_ * len(block) / count)
-            self.mean_ = self.mean_ + apart * (len(block) / count)
-            self.var_, self.n_samples_seen_ = squares / count, count
-        rounding = 10 * np.finfo(np.float64).eps * np.abs(self.mean_)
-        scale = np.sqrt(self.var_)
+            count = seen + len(block)
+            apart = block.mean(0) - mean
+            squares = var * seen + block.var(0) * len(block)
+            squares += apart**2 * (seen * len(block) / count)
+            mean = mean + apart * (len(block) / count)
+            var, seen = squares / count, count
+        self.mean_, self.var_, self.n_samples_seen_ = mean, var, seen
+        self.n_features_in_ = x.shape[1]
+        rounding = 10 * np.finfo(np.float64).eps * np.abs(mean)
+        scale = np.sqrt(var)
         self.scale_ = np.where(scale <= rounding, 1.0, scale)
         return self
 

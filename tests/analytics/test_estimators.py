@@ -13,7 +13,17 @@ from magmadnn.analytics import _rows
 from magmadnn.errors import MagmaDNNError
 
 pytest.importorskip("sklearn")
-from sklearn import cluster, decomposition, discriminant_analysis, linear_model, preprocessing
+from sklearn import (
+    base,
+    cluster,
+    decomposition,
+    discriminant_analysis,
+    linear_model,
+    model_selection,
+    pipeline,
+    preprocessing,
+)
+from sklearn.utils import validation
 
 RNG = np.random.default_rng(12)
 X = RNG.normal(size=(211, 7)) * np.array([5, 4, 3, 2, 1, 0.5, 0.1]) @ RNG.normal(size=(7, 7)) + 3.0
@@ -186,3 +196,147 @@ def test_rows_of_float32_far_from_0_keep_their_variances() -> None:
     for part in np.array_split(narrow, 7):
         again.partial_fit(part)
     np.testing.assert_allclose(again.explained_variance_, found.explained_variance_, rtol=1e-4)
+
+
+# --- scikit-learn's conventions ----------------------------------------------------------------------
+
+ALL = [
+    md.analytics.PCA(2), md.analytics.TruncatedSVD(3), md.analytics.KMeans(3, n_init=2),
+    md.analytics.LinearDiscriminantAnalysis(1), md.analytics.Ridge(0.5),
+    md.analytics.LinearRegression(fit_intercept=False), md.analytics.StandardScaler(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("one", ALL, ids=lambda one: type(one).__name__)
+def test_settings_are_read_changed_and_copied_by_name(one: Any) -> None:
+    again = base.clone(one)
+    assert type(again) is type(one) and again.get_params() == one.get_params()
+    assert not again.__sklearn_is_fitted__()
+    with pytest.raises(validation.NotFittedError):
+        validation.check_is_fitted(again)
+    again.fit(X, CLASSES if isinstance(one, md.analytics.LinearDiscriminantAnalysis) else Y)
+    validation.check_is_fitted(again)
+    assert again.n_features_in_ == 7
+    with pytest.raises(
+        MagmaDNNError, match=rf"{type(one).__name__}: argument 'wrong' is not known"
+    ):
+        again.set_params(wrong=1)
+    known = dict(vars(md.analytics))
+    assert eval(repr(one), known).get_params() == one.get_params()
+
+
+def test_a_setting_is_looked_at_when_it_is_changed() -> None:
+    ridge = md.analytics.Ridge(2.0).fit(X, Y)
+    before = ridge.coef_
+    assert ridge.set_params(alpha=3.0) is ridge and ridge.alpha == 3.0
+    assert ridge.coef_ is before
+    with pytest.raises(MagmaDNNError, match="alpha must be a number of at least 0, got -1"):
+        ridge.set_params(alpha=-1)
+    assert ridge.alpha == 3.0
+    assert repr(md.analytics.PCA(2, whiten=True)) == "PCA(n_components=2, whiten=True)"
+
+
+def test_scores_and_tools_of_scikit_learn() -> None:
+    ours, theirs = md.analytics.Ridge(1.0).fit(X, Y), linear_model.Ridge(1.0).fit(X, Y)
+    constant = np.stack([np.ones(211), Y[:, 0]], 1)
+    assert ours.score(X, Y) == pytest.approx(theirs.score(X, Y), abs=1e-12)
+    ours.fit(X, constant)
+    assert ours.score(X, constant) == pytest.approx(
+        theirs.fit(X, constant).score(X, constant), abs=1e-9
+    )
+    pairs = (
+        (
+            md.analytics.LinearDiscriminantAnalysis(),
+            discriminant_analysis.LinearDiscriminantAnalysis(),
+        ),
+        (md.analytics.LinearRegression(), linear_model.LinearRegression()),
+    )
+    for (mine, other), y in zip(pairs, (CLASSES, Y[:, 0]), strict=True):
+        expected = model_selection.cross_val_score(other, X, y, cv=3)
+        np.testing.assert_allclose(model_selection.cross_val_score(mine, X, y, cv=3), expected)
+    steps = pipeline.make_pipeline(
+        md.analytics.StandardScaler(), md.analytics.PCA(2), md.analytics.Ridge()
+    )
+    searched = model_selection.GridSearchCV(
+        steps, {"pca__n_components": [1, 7], "ridge__alpha": [0.1, 9.0]}
+    )
+    assert searched.fit(X, Y[:, 0]).best_params_ == {"pca__n_components": 7, "ridge__alpha": 0.1}
+    for wrong in (CLASSES[:5], CLASSES[:, None]):
+        with pytest.raises(MagmaDNNError, match="expected a class for each of 211 rows"):
+            md.analytics.LinearDiscriminantAnalysis().fit(X, CLASSES).score(X, wrong)
+    with pytest.raises(
+        MagmaDNNError, match=r"y has the shape \(211,\), predictions have \(211, 2\)"
+    ):
+        md.analytics.Ridge().fit(X, Y).score(X, Y[:, 0])
+    with pytest.raises(MagmaDNNError, match="score needs 2 rows or more, got 1"):
+        md.analytics.Ridge().fit(X, Y).score(X[:1], Y[:1])
+
+
+def test_two_classes_have_one_function() -> None:
+    two = CLASSES == "a"
+    ours = md.analytics.LinearDiscriminantAnalysis().fit(X, two)
+    theirs = discriminant_analysis.LinearDiscriminantAnalysis().fit(X, two)
+    alike(ours, theirs, "coef_", "intercept_", atol=1e-8)
+    np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-8)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_transformed_rows_of_singular_vectors_explain_variance() -> None:
+    ours = md.analytics.TruncatedSVD(3, n_iter=9).fit(X)
+    theirs = decomposition.TruncatedSVD(3, algorithm="arpack").fit(X)
+    np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=1e-6)
+    np.testing.assert_allclose(
+        ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-6
+    )
+
+
+# --- what could be wrong without a word --------------------------------------------------------------
+
+
+def test_clusters_far_from_0_are_told_apart_by_predict_too() -> None:
+    """x^2 - 2 x c + c^2 has no digits left of a distance of 3 where x^2 is 1e18."""
+    x = np.concatenate([RNG.normal(k * 3, 0.3, (40, 2)) for k in range(3)]) + 1e9
+    found = md.analytics.KMeans(3, n_init=3)
+    labels = found.fit_predict(x)
+    np.testing.assert_array_equal(found.predict(x), labels)
+    apart = np.sqrt(((x[:, None] - found.cluster_centers_) ** 2).sum(-1))
+    np.testing.assert_allclose(found.transform(x), apart, atol=1e-5)
+    np.testing.assert_array_equal(found.fit_transform(x), found.transform(x))
+
+
+@pytest.mark.parametrize("make", [md.analytics.PCA, md.analytics.StandardScaler])
+def test_rows_that_are_refused_do_not_count_in_part(make: Any) -> None:
+    """The blocks before a NaN would count twice once the rows come again without it."""
+    bad, one, other = X.copy(), make().partial_fit(X[:50]), make().partial_fit(X[:50])
+    bad[200, 3] = np.nan
+    with pytest.raises(MagmaDNNError, match="holds nan in row 200, column 3"):
+        one.partial_fit(bad)
+    one.partial_fit(X)
+    other.partial_fit(X)
+    name = "explained_variance_" if make is md.analytics.PCA else "var_"
+    np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(one.mean_, other.mean_)
+
+
+def test_parts_do_not_go_on_from_a_fit_that_kept_no_sums() -> None:
+    whole = md.analytics.PCA(2, svd_solver="full").fit(X)
+    with pytest.raises(MagmaDNNError, match="PCA: partial_fit after a fit by singular values"):
+        whole.partial_fit(X)
+    summed = md.analytics.PCA(2, svd_solver="covariance_eigh").fit(X[:100]).partial_fit(X[100:])
+    alike(summed, whole, "explained_variance_", "mean_", atol=1e-8)
+
+
+def test_masked_elements_are_refused() -> None:
+    masked = np.ma.masked_greater(X, 5)
+    for call in (
+        lambda: md.analytics.PCA(2).fit(masked),
+        lambda: md.analytics.StandardScaler().fit(X).transform(masked),
+        lambda: md.analytics.Ridge().fit(X, np.ma.masked_greater(Y, 5)),
+        lambda: md.analytics.LinearDiscriminantAnalysis().fit(
+            X, np.ma.masked_equal(X[:, 0] > 3, True)
+        ),
+    ):
+        with pytest.raises(MagmaDNNError, match=r"elements of [Xy] are masked; fill them"):
+            call()
+    md.analytics.PCA(2).fit(np.ma.masked_greater(X, np.inf))  # of which none is
