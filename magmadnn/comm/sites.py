@@ -13,6 +13,7 @@ from typing import Final
 _PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + "/"
 _PASSED: Final = (_PACKAGE, contextlib.__file__)  # what frames of this package call themselves by
 _RUNNERS: Final = ("<frozen", "<string>", threading.__file__)
+_SITE: Final = "_magmadnn_site"  # of an error
 _told = threading.local()
 
 
@@ -34,8 +35,11 @@ def call_site() -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """File and line of the innermost frame of an error's traceback that is not of this package."""
-    site = "magmadnn"
+    """File and line of the innermost frame of an error's traceback that is not of this package.
+
+    Where all are of this package it is what `raised_at` was told first, such as the client's line.
+    """
+    site = str(getattr(error, _SITE, "magmadnn"))
     trace = error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
@@ -45,6 +49,12 @@ def line_of(error: BaseException) -> str:
     return site
 
 
+def raised_at(error: BaseException, site: str) -> None:
+    """Say of an error which line of the user's program made the call, unless that was said before."""
+    if site and site != "magmadnn" and not hasattr(error, _SITE):
+        setattr(error, _SITE, site)
+
+
 @contextmanager
 def told_site(site: str) -> Iterator[None]:
     """Calls of this thread in the block are said to be made at `site`."""
@@ -52,5 +62,8 @@ def told_site(site: str) -> Iterator[None]:
     _told.site = site
     try:
         yield
+    except BaseException as error:
+        raised_at(error, site)
+        raise
     finally:
         _told.site = before

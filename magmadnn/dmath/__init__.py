@@ -5,9 +5,10 @@
 with other settings. Functions and operators are the same for all.
 """
 
+from inspect import isfunction
 from typing import Any
 
-from magmadnn.calls import missing_name
+from magmadnn.calls import check_methods, check_public, checked_call, missing_name
 from magmadnn.dmath import fft
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
@@ -41,3 +42,9 @@ __all__ = [
     "fft",
     *sorted(FUNCTIONS),
 ]
+
+cyclic, distributed = checked_call(cyclic), checked_call(distributed)
+check_public(vars())
+for _class in (Matrix, Session):
+    _found = {name: getattr(_class, name) for name in dir(_class) if not name.startswith("_")}
+    check_methods(_class, *(name for name, value in _found.items() if isfunction(value)))

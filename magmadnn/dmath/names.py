@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.dmath.client import arranging, combining, files, ordering, spectra
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
 from magmadnn.dmath.layouts.recipes import LayoutLike
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    UnknownArgumentError,
+    quoted,
+)
 
 
 def session_of(name: str, *operands: Any) -> Session:
@@ -32,10 +39,17 @@ def session_of(name: str, *operands: Any) -> Session:
     )
 
 
+_SETTINGS = {"elu": "alpha", "leaky_relu": "slope", "round": "decimals"}
+
+
 def _pointwise(name: str, count: int) -> Callable[..., Matrix]:
     if count == 1:
 
         def function(x: Matrix, /, *, layout: LayoutLike = None, **settings: Any) -> Matrix:
+            for key in settings:  # which only workers would see
+                if key != (known := _SETTINGS.get(name)):
+                    names = [n for n in ("layout", known) if n]
+                    raise UnknownArgumentError.of(f"{name}: argument", key, names)
             return session_of(name, x).apply(name, x, layout=layout, **settings)
 
     else:
@@ -385,4 +399,5 @@ FUNCTIONS |= (
     | spectra.FUNCTIONS
     | ordering.FUNCTIONS
 )
+FUNCTIONS = {name: checked_call(function) for name, function in FUNCTIONS.items()}
 Session.functions = FUNCTIONS

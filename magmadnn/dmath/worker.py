@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.comm.sites import raised_at
 from magmadnn.dmath.arrays import files, making
 from magmadnn.dmath.arrays.kept import Kept
 from magmadnn.dmath.arrays.parts import Parts
@@ -119,7 +120,9 @@ class Worker:
             return self._failed(record, failed)
         except Exception as error:  # a fault of ours: what is made of the result says so too
             text = f"{type(error).__name__}: {error}"
-            self._failed(record, Failed("CommunicationError", text, record.get("line", "")))
+            line: str = record.get("line", "")
+            self._failed(record, Failed("CommunicationError", text, line))
+            raised_at(error, line.rpartition("/")[2])
             raise
 
     def _check_sent(self, record: Record, sent: int) -> None:

@@ -1,5 +1,6 @@
 """Training on many workers."""
 
+from magmadnn.calls import check_public, checked_call
 from magmadnn.parallel.asynchronous import AsyncSGD
 from magmadnn.parallel.data_parallel import DataParallel
 from magmadnn.parallel.pipelined import Pipeline
@@ -19,3 +20,6 @@ __all__ = [
     "TrainingPlan",
     "plan",
 ]
+
+plan = checked_call(plan)
+check_public(vars())

@@ -48,18 +48,22 @@ class DataParallel(TrainingWay):
             travel among GPUs, which halves the bytes; GPUs of one machine add them up in float32, those of
             several round sums too. None sends them as they are. The last batch of an epoch, where it is
             smaller, and trainings that run a batch at a time send them as they are.
+        deterministic: "layout": to be told if bits would depend on the number of ranks. On CPUs they do
+            not, with or without; with `sync`, and on GPUs, they do, and this is refused.
         computed: called with the communicator after this rank's gradients of a batch; for simulations, in
             which arithmetic takes no time.
 
     Raises:
         ArgumentError: if shards is not at least 1, sync is given with shard, or wire with either or for
-            models on the CPU.
+            models on the CPU; for deterministic="layout" with sync, or models on GPUs.
     """
 
     layers: ClassVar[dict[str, str]] = {}  # none is split: what `PlacedStep` asks, with sync
     splits_batches: ClassVar[bool] = True
     deterministic: ClassVar[None] = None
-    travelling: ClassVar[tuple[str, ...] | None] = ("shards", "shard", "sync", "wire")
+    travelling: ClassVar[tuple[str, ...] | None] = (
+        "shards", "shard", "sync", "wire", "deterministic",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class DataParallel(TrainingWay):
         shard: Literal["optimiser", "parameters"] | None = None,
         sync: bool = False,
         wire: Literal["bfloat16"] | None = None,
+        deterministic: Literal["layout"] | None = None,
         computed: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__(communicator, computed=computed)
@@ -96,7 +101,14 @@ class DataParallel(TrainingWay):
             raise ArgumentError(
                 f"DataParallel: with {other} what ranks send is not rounded: leave wire={wire!r} out"
             )
-        self.wire = wire
+        if deterministic not in (None, "layout"):
+            raise UnknownNameError.of("DataParallel: deterministic", deterministic, ("layout",))
+        if deterministic is not None and sync:
+            raise ArgumentError(
+                "DataParallel: with sync=True sums over ranks are in the middle of the step, and bits depend "
+                "on how many there are: leave sync or deterministic='layout' out"
+            )
+        self.wire, self._is_for_any_ranks = wire, deterministic is not None
         self._asked, self._taken = shards, shards  # by whoever made it, and in use
         self.shard, self.sync = shard, sync
         self._is_on_gpu = False
@@ -106,7 +118,8 @@ class DataParallel(TrainingWay):
             return "DataParallel(sync=True)"
         shard = "" if self.shard is None else f", shard={self.shard!r}"
         wire = "" if self.wire is None else f", wire={self.wire!r}"
-        return f"DataParallel({self._shown_shards}{shard}{wire})"
+        fixed = ", deterministic='layout'" if self._is_for_any_ranks else ""
+        return f"DataParallel({self._shown_shards}{shard}{wire}{fixed})"
 
     @property
     def _shown_shards(self) -> str:
@@ -130,6 +143,8 @@ class DataParallel(TrainingWay):
             self._taken = shards if fits else self.shards
 
     def _argument(self, name: str) -> Any:
+        if name == "deterministic":
+            return "layout" if self._is_for_any_ranks else None
         return self._asked if name == "shards" else super()._argument(name)
 
     @property
@@ -146,6 +161,11 @@ class DataParallel(TrainingWay):
             raise ArgumentError(
                 f"DataParallel: wire={self.wire!r} is for gradients among GPUs, and the model is on the CPU: "
                 'leave it out, or make the model with device="cuda"'
+            )
+        if self._is_for_any_ranks and self._is_on_gpu:
+            raise ArgumentError(
+                "DataParallel: on GPUs each rank has a part of the batch, and bits are those of as many "
+                "ranks: leave deterministic='layout' out, or take device=\"cpu\""
             )
 
     def step_class(self) -> Callable[..., RanksStep]:

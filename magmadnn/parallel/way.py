@@ -63,7 +63,8 @@ class TrainingWay(ABC):
             reason = "" if self.travelling is None else " with computed="
             raise ArgumentError(
                 f"fit: {type(self).__name__}{reason} cannot travel to the workers of md.workers: give "
-                "DataParallel, ModelParallel, Hybrid or Pipeline, or run the script by magmadnn launch"
+                "DataParallel, ParameterServer, ModelParallel, Hybrid or Pipeline, or run the script by "
+                "magmadnn launch"
             )
         given = {name: self._argument(name) for name in self.travelling}
         return {"way": type(self).__name__, "arguments": given}

@@ -8,13 +8,14 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from magmadnn.calls import check_calls, check_methods
 from magmadnn.workers.client import Pending, Workers, entered
 from magmadnn.workers.handlers import Answer, Worker, find_handler, handler
 
 __all__ = ["Answer", "Pending", "Worker", "Workers", "entered", "find_handler", "handler"]
 
 
-class _Callable(ModuleType):
+class workers(ModuleType):  # its calls are named so in errors
     """A module that is called like a class."""
 
     def __call__(self, count: int | None = None) -> Workers:
@@ -22,4 +23,6 @@ class _Callable(ModuleType):
         return Workers(count)
 
 
-sys.modules[__name__].__class__ = _Callable
+check_methods(workers, "__call__")
+check_calls(Workers)
+sys.modules[__name__].__class__ = workers

@@ -276,6 +276,20 @@ def test_a_checkpoint_of_more_than_eight_ranks_goes_on_with_any_fewer(tmp_path: 
         simulate(10, run, "kept", 2)
 
 
+def test_to_ask_for_the_same_bits_changes_none() -> None:
+    def asked(comm: Communicator) -> tuple[str, dict[str, Any]]:
+        way = md.parallel.DataParallel(comm, deterministic="layout")
+        assert repr(way) == "DataParallel(shards=8, deterministic='layout')"
+        model = network()
+        model.fit(X, Y, batch_size=32, verbose=False, parallel=way)
+        return sha(model), way.record()["arguments"]
+
+    for found, arguments in simulate(2, asked):
+        assert found == simulate(3, lambda comm: trained(comm, network, epochs=1))[0][0]
+        assert md.parallel.DataParallel(**arguments).record()["arguments"] == arguments
+        assert arguments["deterministic"] == "layout"
+
+
 def test_shards_travel_as_they_were_given() -> None:
     """Workers that are more than eight, or go on from a checkpoint, take their own number."""
     for way in (md.parallel.DataParallel, md.parallel.ParameterServer):

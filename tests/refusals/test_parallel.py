@@ -17,6 +17,7 @@ from magmadnn.errors import (
     DataError,
     FileError,
     OutOfMemoryError,
+    UnknownArgumentError,
     UnknownNameError,
 )
 from tests.refusals.cases import D, NoEpoch, PythonCase, X, Y, check_in_python, network
@@ -87,6 +88,43 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: md.parallel.DataParallel(shards=0),
         ArgumentError,
         "DataParallel: shards must be a whole number of at least 1, got 0",
+    ),
+    "deterministic: no layout": (
+        lambda p: md.parallel.DataParallel(deterministic="bits"),  # type: ignore[arg-type]
+        UnknownNameError,
+        "DataParallel: deterministic 'bits' is not known: known are layout",
+    ),
+    "deterministic: with sums in the middle of the step": (
+        lambda p: md.parallel.DataParallel(deterministic="layout", sync=True),
+        ArgumentError,
+        (
+            "DataParallel: with sync=True sums over ranks are in the middle of the step, and bits depend on "
+            "how many there are: leave sync or deterministic='layout' out"
+        ),
+    ),
+    "deterministic: on GPUs": (
+        lambda p: md.parallel.DataParallel(deterministic="layout").settle("cuda"),
+        ArgumentError,
+        (
+            "DataParallel: on GPUs each rank has a part of the batch, and bits are those of as many ranks: "
+            "leave deterministic='layout' out, or take device=\"cpu\""
+        ),
+    ),
+    "call: an argument of a way": (
+        lambda p: md.parallel.DataParallel(ranks=4),  # type: ignore[call-arg]
+        UnknownArgumentError,
+        (
+            "DataParallel: argument 'ranks' is not known: known are communicator, computed, deterministic, "
+            "shard, shards, sync, wire"
+        ),
+    ),
+    "call: an argument of plan": (
+        lambda p: md.parallel.plan(network(), 4, X, Y, batch=64),  # type: ignore[call-arg]
+        UnknownArgumentError,
+        (
+            "plan: argument 'batch' is not known: did you mean 'batch_size'? known are all_workers, "
+            "batch_size, memory_limit, model, rates, workers, x, y"
+        ),
     ),
     "communicator: a number of workers": (
         lambda p: md.parallel.DataParallel(4),

@@ -22,6 +22,8 @@ from magmadnn.errors import (
     IndexOutOfRangeError,
     OutOfMemoryError,
     ShapeError,
+    UnknownArgumentError,
+    UnknownAttributeError,
     UnknownNameError,
 )
 from tests.refusals.cases import PythonCase, check_in_python
@@ -80,6 +82,31 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: Rows(block=1.5),
         ArgumentError,
         "Rows: block must be a whole number from 1, got 1.5",
+    ),
+    "an argument of a function": (
+        lambda p: md.dmath.relu(square(), alpha=1),
+        UnknownArgumentError,
+        "relu: argument 'alpha' is not known: known are layout",
+    ),
+    "an argument of a reduction": (
+        lambda p: square().var(ddof=1),  # type: ignore[attr-defined]  # put on by name
+        UnknownArgumentError,
+        "var: argument 'ddof' is not known: known are axis, correction, keepdims, layout",
+    ),
+    "an argument of a layout": (
+        lambda p: Rows(rows=4),  # type: ignore[call-arg]
+        UnknownArgumentError,
+        "Rows: argument 'rows' is not known: known are block, on, sizes",
+    ),
+    "an argument of workers": (
+        lambda p: md.workers(n=4),  # type: ignore[operator]
+        UnknownArgumentError,
+        "workers: argument 'n' is not known: known are count",
+    ),
+    "a method that is a function": (
+        lambda p: square().reshape(2, 8),  # type: ignore[attr-defined]
+        UnknownAttributeError,
+        "arrays on workers have no attribute 'reshape': write md.dmath.reshape(x, ...)",
     ),
     "elements that are masked": (
         lambda p: w().array(np.ma.masked_less([1.0, 2.0], 2)),

@@ -183,6 +183,17 @@ def test_no_process_is_left_when_the_client_is_killed(tmp_path: Path) -> None:
     assert not [n for n in numbers if Path(f"/proc/{n}/cmdline").exists()]
 
 
+def test_an_error_of_ours_names_the_clients_line() -> None:
+    """A worker's traceback then has no line of the user's program."""
+    x, y = np.zeros((40, 3), np.float32), np.zeros(40, np.int64)
+    x[7, 1] = np.nan
+    model = md.Model(
+        [md.layers.Input(3), md.layers.Dense(2)], loss="cross_entropy", optimizer="sgd"
+    )
+    with md.workers(2), pytest.raises(DataError, match=r"at test_workers\.py:\d+: x: row 7"):
+        model.fit(x, y, verbose=False)
+
+
 def test_wrong_arguments_are_refused(three: md.workers.Workers) -> None:
     with pytest.raises(ArgumentError, match="from 0 to 256, got -1"):
         md.workers(-1)

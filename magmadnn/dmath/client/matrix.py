@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
+from magmadnn.calls import missing_name
 from magmadnn.dmath.functions import views
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.dmath.products.arithmetic import error_bound, wire_name
-from magmadnn.errors import ArgumentError, ShapeError, quoted
+from magmadnn.errors import ArgumentError, ShapeError, UnknownAttributeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 
@@ -127,6 +128,18 @@ class Matrix:
         from magmadnn import dmath
 
         return dmath
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Asked only for what is not there: what NumPy's arrays have may be a function here."""
+            from magmadnn import dmath
+
+            if name in dmath.FUNCTIONS:
+                raise UnknownAttributeError(
+                    f"arrays on workers have no attribute {name!r}: write md.dmath.{name}(x, ...)"
+                )
+            raise missing_name("array on workers", ["md.dmath.Matrix"], name, lambda: dir(Matrix))
 
     def __repr__(self) -> str:
         sizes = " x ".join(map(str, self.shape)) or "scalar"
