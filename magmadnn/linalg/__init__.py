@@ -11,9 +11,8 @@ from magmadnn.calls import explains_names
 from . import out_of_core
 from ._operands import EighResult, QRResult, SlogdetResult, SVDResult
 from .eigenvalues import eigh, eigvalsh
-from .equations import det, inv, slogdet, solve
+from .equations import cholesky, det, inv, slogdet, solve, solve_triangular
 from .exponentials import expm
-from .factorisation import cholesky
 from .factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
 from .functions import cond, kron, matrix_power, matrix_rank, norm
 from .general_eigenvalues import EigResult, eig, eigvals
@@ -24,7 +23,6 @@ from .iterative.sparse import SparseMatrix
 from .least_squares import LstsqResult, lstsq, pinv
 from .orthogonal import qr
 from .singular_values import svd, svdvals
-from .triangular import solve_triangular
 
 __all__ = [
     "EigResult",

@@ -1,4 +1,4 @@
-"""Equations with square matrices, inverses and determinants: all by the same factors."""
+"""Equations with square matrices, inverses and determinants: all by the same factors; and triangles."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.errors import ArgumentError, NumericError, ShapeError, quoted
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
-from magmadnn.graph.signature import by_signature
+from magmadnn.graph.signature import by_signature, shape_text
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
 from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import abs as abs_
@@ -35,6 +35,7 @@ from magmadnn.ops import sum as sum_
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
+from . import factorisation, triangular
 from ._at_once import inverse_at_once, is_finite, solution_at_once
 from ._matrices import (
     adjoint,
@@ -45,7 +46,7 @@ from ._matrices import (
     refuse_unless_finite,
     transposed,
 )
-from ._operands import SlogdetResult, operand, operands, refuse_unless_square
+from ._operands import SlogdetResult, operand, operands, refuse_unless_square, truth
 from .elimination import (
     eliminated,
     exchanging,
@@ -135,7 +136,8 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
         info: whether "refine" gives (x, iterations, residual, way), and "jacobi" (x, iterations, residual).
 
     Returns:
-        [..., n] or [..., n, k], of the operands' common dtype, float64 for integers. Gradients of both
+        [..., n] or [..., n, k], of the operands' common dtype, float64 for integers and by
+        "refine". Gradients of both
         operands use the same factors once more.
 
     Raises:
@@ -356,3 +358,99 @@ def slogdet(a: Any) -> SlogdetResult:
     refuse_unless_square("slogdet", "a", a)
     both = log_determinant(a)
     return SlogdetResult(both[..., 0], real(both[..., 1]))
+
+
+# --- triangles -----------------------------------------------------------------------------------
+
+_TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
+
+
+@checked_call
+def cholesky(a: Any, *, upper: bool = False) -> Any:
+    """The lower triangular L with a positive diagonal and L L^H = A; with `upper` L^H.
+
+    Only the lower triangle of A is read, with `upper` only the upper one, as by np.linalg.cholesky, so the
+    gradient of the other is 0.
+
+    Args:
+        a: [..., n, n], symmetric (Hermitian where it is complex) and positive definite.
+        upper: whether the upper factor is wanted.
+
+    Returns:
+        [..., n, n], float64 for integers.
+
+    Raises:
+        NumericError: for a matrix that is not positive definite, naming it and its first leading minor that
+            is not positive; of arrays also for NaN and infinity, which in a compiled step stay in their
+            matrix.
+        ShapeError: if a matrix is not square.
+    """
+    return _upper(a) if truth("cholesky", "upper", upper) else factorisation.cholesky(a)
+
+
+@on_gpu("a")
+def _upper(a: Any) -> Any:
+    """L^H, of the upper triangle."""
+    a = operand("cholesky", "a", a, 2)
+    refuse_unless_square("cholesky", "a", a)
+    return adjoint(factorisation.cholesky(adjoint(a)))
+
+
+@checked_call
+def solve_triangular(
+    a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False
+) -> Any:
+    """X with op(A) X = B, of the upper or the lower triangle of A, as scipy.linalg.solve_triangular.
+
+    The other triangle may hold anything, and has gradient 0; so has the diagonal with `unit_diagonal`.
+
+    Args:
+        a: [..., n, n].
+        b: [n], one right side for all; or [..., n, k]. Leading axes broadcast.
+        trans: what op(A) is: 0 or "N": A; 1 or "T": A^T; 2 or "C": A^H.
+        lower: which triangle of A is read, whatever `trans` is.
+        unit_diagonal: whether the diagonal counts as 1 and is not read.
+
+    Returns:
+        [..., n] or [..., n, k], of the operands' common dtype, float64 for integers.
+
+    Raises:
+        NumericError: where an element of the diagonal is 0; of arrays also for NaN and infinity in what is
+            read.
+        ShapeError: if the sizes do not fit.
+        ArgumentError: if there is no such `trans`.
+    """
+    is_named = isinstance(trans, (int, np.integer, str)) and not isinstance(trans, bool)
+    way = _TRANS.get(trans) if is_named else None
+    if way is None:
+        raise ArgumentError(
+            'solve_triangular: trans must be 0, 1 or 2, or "N", "T" or "C" (for a, its transpose and its '
+            f"conjugate transpose), got {quoted(trans)}"
+        )
+    lower = truth("solve_triangular", "lower", lower)
+    has_ones = truth("solve_triangular", "unit_diagonal", unit_diagonal)
+    if way < 2 and not has_ones and min(getattr(x, "ndim", 0) for x in (a, b)) > 1:
+        return triangular.solve_triangular(a, b, lower=lower, transpose=way > 0)
+    return _solved(a, b, way, lower, has_ones)
+
+
+@on_gpu("a", "b")
+def _solved(a: Any, b: Any, way: int, lower: bool, has_ones: bool) -> Any:
+    """`solve_triangular` by its op: of a vector, with conjugates, or with ones on the diagonal."""
+    a, b = operands("solve_triangular", ("a", a, 2), ("b", b, 1))
+    a = _with_ones(a) if has_ones else a
+    right = expand_dims(b, -1) if b.ndim == 1 else b
+    right = conj(right) if way == 2 else right
+    x = triangular.solve_triangular(a, right, lower=lower, transpose=way > 0)
+    x = conj(x) if way == 2 else x
+    return squeeze(x, axis=-1) if b.ndim == 1 else x
+
+
+def _with_ones(a: Any) -> Any:
+    """Matrices with 1 on the diagonal."""
+    n = a.shape[-1]
+    if not isinstance(n, int):
+        raise ShapeError(
+            f"solve_triangular: unit_diagonal needs the size of a, got shape {shape_text(a.shape)}"
+        )
+    return where(np.eye(n, dtype=bool), 1, a)

@@ -488,7 +488,7 @@ def factored(draft: Draft) -> Node | None:
     factor = md.linalg.cholesky(a @ ops.swapaxes(a, -1, -2) + own)
     if rng.integers(2):
         return factor
-    return md.linalg.solve_triangular(factor, a, lower=True, transpose=bool(rng.integers(2)))
+    return md.linalg.solve_triangular(factor, a, lower=True, trans=int(rng.integers(2)))
 
 
 def positive(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -120,7 +120,7 @@ def test_equations(dtype: str) -> None:
     for lower, triangle in ((True, low), (False, high)):
         for transpose in (False, True):
             op = np.swapaxes(triangle, -1, -2) if transpose else triangle
-            x = la.solve_triangular(a, b, lower=lower, transpose=transpose)
+            x = la.solve_triangular(a, b, lower=lower, trans=int(transpose))
             hard = float(np.linalg.cond(triangle).max())
             all_close(op @ np.asarray(x), b, dtype, hard)
 
@@ -170,7 +170,7 @@ LOSSES: dict[str, tuple[Callable[[Any], Any], tuple[int, int], bool]] = {
     "right side": (lambda b: weighed(la.solve(W, b)), (4, 3), False),
     "solve_triangular": (lambda a: weighed(la.solve_triangular(a, W, lower=True)), (4, 4), False),
     "transposed": (
-        lambda a: weighed(la.solve_triangular(a, W, lower=False, transpose=True)),
+        lambda a: weighed(la.solve_triangular(a, W, lower=False, trans=1)),
         (4, 4),
         False,
     ),

@@ -98,7 +98,7 @@ def test_bits_do_not_depend_on_how_a_stack_is_cut_for_threads() -> None:
         try:
             x = node(a)
             factor = md.linalg.cholesky(x)
-            solved = md.linalg.solve_triangular(factor, x, lower=True, transpose=True)
+            solved = md.linalg.solve_triangular(factor, x, lower=True, trans=1)
             outputs = Executable([factor, solved], executor="native").run({x: a})
         finally:
             md.set_threads(before)

@@ -62,7 +62,7 @@ def test_solutions_solve_the_equations(lower: bool, transpose: bool, executor: s
         a = np.where(np.tri(left[-1]), a, 7.0) if lower else np.swapaxes(a, -1, -2)
         b = RNG.normal(size=right)
         x, y = node("a", a), node("b", b)
-        solution = md.linalg.solve_triangular(x, y, lower=lower, transpose=transpose)
+        solution = md.linalg.solve_triangular(x, y, lower=lower, trans=int(transpose))
         (found,) = run([solution], {x: a, y: b}, executor)
         read = np.tril(a) if lower else np.triu(a)
         read = np.swapaxes(read, -1, -2) if transpose else read

@@ -95,7 +95,7 @@ def test_factors_and_solutions(n: int, dtype: str) -> None:
             triangle = np.tril(s) if lower_is_read else np.triu(s)
             other = np.where(triangle == 0, np.nan, triangle)
             x = in_plan(
-                lambda p, q, low=lower_is_read, t=transpose: md.linalg.solve_triangular(p, q, low, t),
+                lambda p, q, low=lower_is_read, t=transpose: md.linalg.solve_triangular(p, q, int(t), low),
                 other.astype(dtype), b,
             )  # fmt: skip
             turned = np.swapaxes(triangle, -1, -2) if transpose else triangle

@@ -68,7 +68,7 @@ def test_factors_solutions_and_gradients_are_those_of_the_reference(device: str)
         feeds |= {x: a, y: b}
         factor = md.linalg.cholesky(md.ops.swapaxes(x, -1, -2))
         for transpose in (False, True):
-            solved = md.linalg.solve_triangular(factor, y, lower=True, transpose=transpose)
+            solved = md.linalg.solve_triangular(factor, y, lower=True, trans=int(transpose))
             outputs += [solved, *gradient((solved * solved).sum(), [x, y])]
         upper = md.ops.swapaxes(factor, -1, -2)
         one = md.ops.reshape(y, (-1, *y.shape[-2:]))[0]  # right sides that serve a whole stack

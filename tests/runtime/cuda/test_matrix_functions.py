@@ -114,7 +114,7 @@ def test_kernels_of_small_matrices(wide: bool, device: str) -> None:
             kept = md.linalg.cholesky(square)
             turned = kept if lower else md.ops.swapaxes(kept, -1, -2)
             left = md.ops.swapaxes(turned, -1, -2) if transpose else turned
-            solved = md.linalg.solve_triangular(turned, y, lower=lower, transpose=transpose)
+            solved = md.linalg.solve_triangular(turned, y, lower=lower, trans=int(transpose))
             outputs += [left, y, solved]
             checks.append(("solve", a, 3))
         slope = gradient(md.ops.sum(md.linalg.solve(x, y)), [y])[0]  # by the transposes
