@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
 from magmadnn.graph.signature import is_integer, shape_text
+from magmadnn.memory.dtypes import refuse_masked
 from magmadnn.tensor import Tensor
 
 Array = NDArray[Any]
@@ -30,7 +31,7 @@ def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
         array = x.numpy() if isinstance(x, Tensor) else np.asanyarray(x)
     except ValueError:
         raise ShapeError(f"{name}: rows of X differ in length") from None
-    refuse_masked(name, "X", array)
+    refuse_masked(f"{name}: X", array)
     if array.ndim != 2:
         raise ShapeError(
             f"{name}: X has the shape {shape_text(array.shape)}, expected [rows, columns]"
@@ -46,16 +47,6 @@ def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
             f"{name}: X has {array.shape[1]} columns, expected {columns} as in training"
         )
     return array
-
-
-def refuse_masked(name: str, argument: str, array: Any) -> None:
-    """Look whether an array leaves elements out.
-
-    Raises:
-        DataError: if it does.
-    """
-    if np.ma.is_masked(array):
-        raise DataError(f"{name}: elements of {argument} are masked; fill them, or drop such rows")
 
 
 def blocks(name: str, x: Array) -> Iterator[tuple[slice, Floats]]:

@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 
 from magmadnn.errors import DataError, ShapeError
+from magmadnn.memory.dtypes import refuse_masked
 
 from ._estimator import Estimator, right_share
-from ._rows import Array, Floats, all_rows, counted, flipped, needs_fit, refuse_masked
+from ._rows import Array, Floats, all_rows, counted, flipped, needs_fit
 
 _RANK = 1e-4  # singular values below that, relative to columns of deviation 1, count as 0
 
@@ -47,7 +48,7 @@ class LinearDiscriminantAnalysis(Estimator):
             ShapeError: if there is not one class for each row.
         """
         name = "LinearDiscriminantAnalysis"
-        refuse_masked(name, "y", y)
+        refuse_masked(f"{name}: y", y)
         x, labels = all_rows(name, X), np.asarray(y)
         if labels.shape != (len(x),):
             raise ShapeError(

@@ -8,9 +8,10 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, NumericError, ShapeError
 from magmadnn.linalg import cho_solve, cholesky, lstsq
+from magmadnn.memory.dtypes import refuse_masked
 
 from ._estimator import Estimator, determination
-from ._rows import Array, Moments, all_rows, blocks, needs_fit, refuse_masked, rows_of
+from ._rows import Array, Moments, all_rows, blocks, needs_fit, rows_of
 
 
 class Ridge(Estimator):
@@ -113,7 +114,7 @@ def _targets(name: str, y: Any) -> Array:
     Raises:
         DTypeError: if they are no real numbers.
     """
-    refuse_masked(name, "y", y)
+    refuse_masked(f"{name}: y", y)
     try:
         given = np.asarray(y)
     except ValueError:

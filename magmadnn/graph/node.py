@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from magmadnn.errors import DTypeError, GraphError, MagmaDNNError, ShapeError
-from magmadnn.memory.dtypes import as_dtype
+from magmadnn.memory.dtypes import as_dtype, refuse_masked
 
 from .dim import Dim, Inner, Size, substitute
 from .op import Array, Op, OpKind, as_arrays, is_number
@@ -190,7 +190,10 @@ def node_of(value: Any) -> Node | None:
     if is_number(value):
         return None
     node = handle_node(value)
-    return constant(np.asarray(value)) if node is None else node
+    if node is None:
+        refuse_masked("constant", value)
+        return constant(np.asarray(value))
+    return node
 
 
 def constant(value: Any) -> Node:

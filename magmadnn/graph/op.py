@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
-from magmadnn.memory.dtypes import as_dtype, is_complex, is_floating
+from magmadnn.memory.dtypes import as_dtype, is_complex, is_floating, refuse_masked
 
 from .computed_by import LibraryCall, OwnKernel
 from .dim import dims_of
@@ -424,11 +424,11 @@ def as_array(words: OpWords, number: int, value: Any) -> Array:
     """An operand as an ndarray of a dtype that magmadnn has, in this machine's byte order.
 
     Raises:
-        DTypeError: naming the operand.
+        DTypeError, DataError: naming the operand; if elements are masked.
     """
+    refuse_masked(words.name, value)
     try:
-        array = np.asarray(value)
-        dtype = as_dtype(array.dtype)
+        dtype = as_dtype((array := np.asarray(value)).dtype)
         return array if array.dtype is dtype else array.astype(dtype, copy=False)
     except (DTypeError, ValueError) as error:  # ValueError: a list of lists of unequal lengths
         what = type(value).__name__

@@ -138,6 +138,8 @@ class Operators(ExplainsAttributes):
         return _call(name, self, *others)
 
     def __matmul__(self, other: Any) -> Any:
+        if getattr(type(other), "__array_ufunc__", _call) is None:
+            return NotImplemented  # it has a product of its own, as a sparse matrix
         return _call("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Any:

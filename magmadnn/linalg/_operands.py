@@ -10,6 +10,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.signature import axes_text, shape_text
+from magmadnn.memory.dtypes import refuse_masked
 from magmadnn.tensor import Operation, Tensor, asarray
 
 _KNOWN = (Node, Operation, Tensor)
@@ -46,7 +47,9 @@ def numbers(name: str, argument: str, value: Any, made: Callable[[Any], Any] = a
     Raises:
         ShapeError: if rows of a list differ in length.
         DTypeError: if it holds no numbers, or of a dtype that is not known.
+        DataError: if elements are masked.
     """
+    refuse_masked(f"{name}: {argument}", value)
     try:
         return made(value)
     except ShapeError:

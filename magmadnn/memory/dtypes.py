@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from magmadnn.errors import DTypeError, UnknownNameError
+from magmadnn.errors import DataError, DTypeError, UnknownNameError
 
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 _NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 bool".split()
@@ -61,3 +62,18 @@ def limits_of(dtype: Any) -> Any:
         ValueError: of integers, as NumPy's.
     """
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
+
+def refuse_masked(what: str, value: Any) -> None:
+    """Look whether an array leaves elements out: NumPy's own functions would take what is under the mask.
+
+    Raises:
+        DataError: if it does; begins with `what`.
+    """
+    if type(value) is np.ndarray:
+        return
+    module = sys.modules.get("numpy.ma")  # which whoever has such an array has loaded
+    if module is not None and isinstance(value, module.MaskedArray) and module.is_masked(value):
+        raise DataError(
+            f"{what}: elements are masked: fill them, x.filled(value), or leave them out"
+        )

@@ -12,6 +12,7 @@ from magmadnn.backends.cuda import array_library
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
+from magmadnn.memory.dtypes import refuse_masked
 from magmadnn.memory.foreign import is_foreign, packed_strides, settle
 
 from .tensor import Tensor
@@ -41,6 +42,7 @@ def asarray(
         ShapeError: if a list is ragged.
         DTypeError: if magmadnn has no such dtype, for instance for text.
         ArgumentError: if the dtype cannot hold a value.
+        DataError: if elements are masked, since there are values under the mask.
     """
     wanted = None if dtype is None else as_dtype(dtype)
     if isinstance(obj, Tensor):
@@ -52,6 +54,7 @@ def asarray(
         array = np.asarray(obj, wanted)
     except (ValueError, TypeError, OverflowError) as error:
         raise _worded(error) from error
+    refuse_masked("asarray", obj)
     return Tensor.wrap(array, Kind.MANAGED if kind is None else kind, device or 0)
 
 

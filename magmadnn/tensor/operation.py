@@ -17,7 +17,7 @@ from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators, path_of_num
 from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec
 from magmadnn.memory import MANAGED, Kind
-from magmadnn.memory.dtypes import as_dtype
+from magmadnn.memory.dtypes import as_dtype, refuse_masked
 
 from .init import Initializer
 from .lazy import LazyTensor
@@ -279,6 +279,7 @@ def variable(
     if isinstance(value, Tensor) and dtype in (None, value.dtype):
         return Variable(name, value)
     number = is_number(value)
+    refuse_masked(f"variable {name}", value)
     array = np.asarray(value, dtype=as_dtype(dtype or "float32") if number or dtype else None)
     return Variable(name, Tensor.holding(array, kind))
 

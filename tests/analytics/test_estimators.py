@@ -337,6 +337,6 @@ def test_masked_elements_are_refused() -> None:
             X, np.ma.masked_equal(X[:, 0] > 3, True)
         ),
     ):
-        with pytest.raises(MagmaDNNError, match=r"elements of [Xy] are masked; fill them"):
+        with pytest.raises(MagmaDNNError, match=r"[Xy]: elements are masked: fill them"):
             call()
     md.analytics.PCA(2).fit(np.ma.masked_greater(X, np.inf))  # of which none is

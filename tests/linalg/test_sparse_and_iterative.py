@@ -55,6 +55,20 @@ def test_products(shape: tuple[int, int], dtype: str) -> None:
     assert np.array_equal(np.asarray(a.T @ np.eye(shape[0], dtype=dtype)), s.toarray().T)
 
 
+def test_products_from_the_left() -> None:
+    s, rng = sparse(6, 5), np.random.default_rng(3)
+    a, dense = la.SparseMatrix(s), s.toarray()
+    for x in (rng.normal(size=6), rng.normal(size=(3, 6)), rng.normal(size=(0, 6))):
+        for given in (x, md.asarray(x), md.variable("x", x)):
+            found = given @ a
+            assert isinstance(found, md.Operation if isinstance(given, md.Variable) else md.Tensor)
+            np.testing.assert_allclose(found.numpy(), x @ dense, rtol=0, atol=1e-13)
+    x, w = md.variable("x", rng.normal(size=(3, 6))), rng.normal(size=(3, 5))
+    np.testing.assert_allclose(md.grad(md.ops.sum((x @ a) * w), x).numpy(), w @ dense.T, atol=1e-13)
+    with pytest.raises(ShapeError, match=r"x @ 6 x 5 needs x \[6\] or \[k, 6\], got shape \(5,\)"):
+        np.ones(5) @ a
+
+
 def test_gradients_of_both_factors() -> None:
     s, rng = sparse(6, 5), np.random.default_rng(2)
     x, w = rng.normal(size=(5, 2)), rng.normal(size=(6, 2))

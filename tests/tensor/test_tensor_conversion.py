@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.lib.array_utils import byte_bounds
 
+import magmadnn as md
 from magmadnn import errors
 from magmadnn.backends.cuda.simulated import simulated_devices
 from magmadnn.memory import DEVICE, HOST, MANAGED, MemoryManager
@@ -82,6 +83,13 @@ def test_what_cannot_be_shared_is_copied() -> None:
         assert np.array_equal(t, array)
         assert not np.shares_memory(t.read(), array)
     assert isinstance(asarray(np.ma.masked_array([1, 2])).numpy(), np.ndarray)
+    hidden = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], [[0, 1], [0, 0]])
+    known = md.variable("known", np.ones((2, 2)))
+    for call in (
+        asarray, md.linalg.inv, md.fft.fft, md.ops.sum, lambda x: md.variable("x", x), known.__add__
+    ):  # fmt: skip
+        with pytest.raises(errors.DataError, match="elements are masked: fill them"):
+            call(hidden)
 
 
 def test_read_only_arrays_are_shared_and_not_written() -> None:

@@ -13,8 +13,8 @@ from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
-from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError, quoted
-from magmadnn.memory.dtypes import as_dtype
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.memory.dtypes import as_dtype, refuse_masked
 
 
 class Creating:
@@ -62,10 +62,7 @@ class Creating:
             raise ShapeError(
                 "array: rows of values differ in length: an array has as many in each"
             ) from None
-        if np.ma.is_masked(values):
-            raise DataError(
-                "array: elements are masked: fill them, x.filled(value), or leave them out"
-            )
+        refuse_masked("array", values)
         if dtype is not None:
             array = array.astype(as_dtype(dtype), copy=False)
         known = as_dtype(array.dtype)

@@ -13,7 +13,7 @@ from magmadnn.errors import ArgumentError, DTypeError, MissingExtraError, ShapeE
 from magmadnn.graph.node import Node
 from magmadnn.memory import Kind
 from magmadnn.memory.dtypes import is_floating
-from magmadnn.ops import expand_dims, scatter_add, squeeze, take
+from magmadnn.ops import expand_dims, scatter_add, squeeze, swapaxes, take
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
 
 from .device_refinement import lies_on_device
@@ -22,9 +22,9 @@ from .device_refinement import lies_on_device
 class SparseMatrix:
     """A [m, n] with few elements that are not 0, by rows: a copy of what is given.
 
-    `A @ x` of arrays and Tensors is SciPy's product, or CuPy's where x lies on a GPU, and a Tensor; of
-    Variables and Operations an Operation: rows of x that columns name, times the values, added where rows
-    say. It has gradients for x, and for `values` where these are a Variable or an Operation.
+    `A @ x` and `x @ A` of arrays and Tensors are SciPy's products, or CuPy's where x lies on a GPU, and
+    Tensors; of Variables and Operations an Operation: rows of x that columns name, times the values, added
+    where rows say. It has gradients for x, and for `values` where these are a Variable or an Operation.
 
     Args:
         matrix: a SciPy sparse matrix or array of any format, or a dense array. Elements of one place are
@@ -41,6 +41,8 @@ class SparseMatrix:
         DTypeError: for elements that are no numbers.
         MissingExtraError: if SciPy is not installed.
     """
+
+    __array_ufunc__ = None  # `array @ A` is asked of this class
 
     def __init__(self, matrix: Any, values: Any = None) -> None:
         sparse = scipy_sparse("linalg.SparseMatrix")
@@ -120,6 +122,19 @@ class SparseMatrix:
         parts = expand_dims(self.values, -1) * given
         found = scatter_add(parts, self.rows, axis=0, count=self.shape[0])
         return squeeze(found, axis=-1) if vector else found
+
+    def __rmatmul__(self, x: Any) -> Any:
+        """`x @ A`, of a vector [m] or rows [k, m]."""
+        if not isinstance(x, (Node, Operation, Tensor)):
+            x = np.asarray(x)
+        if x.ndim not in (1, 2) or x.shape[-1] != self.shape[0]:
+            raise ShapeError(
+                f"SparseMatrix: x @ {self.shape[0]} x {self.shape[1]} needs x [{self.shape[0]}] or "
+                f"[k, {self.shape[0]}], got shape {tuple(x.shape)}"
+            )
+        if x.ndim == 1:
+            return self.T @ x
+        return swapaxes(self.T @ swapaxes(x, 0, 1), 0, 1)
 
     def _check_fits(self, x: Any) -> None:
         if x.ndim not in (1, 2) or x.shape[0] != self.shape[1]:
