@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, MagmaDNNError
+from magmadnn.errors import ArgumentError, MagmaDNNError, ShapeError
 
 # Equal as keys of a dictionary are True, 1, 1.0 and 1+0j; 0.0 and -0.0; 2 and 2.0.
 NUMBERS = (True, 1, 1.0, 1 + 0j, 0, 0.0, -0.0, False, 2, 2.0, 1j, -1, 300)
@@ -57,6 +57,13 @@ def test_a_number_keeps_its_type_after_an_equal_one(one: Any, x: Any, first: str
         found = np.asarray(made)
         assert made.dtype == found.dtype == expected.dtype, (name, number)
         np.testing.assert_array_equal(found, expected, err_msg=f"{name} {number!r}")
+
+
+def test_one_element_is_formatted_as_a_number(one: Any) -> None:
+    x = one.array(np.array([1.25, 2.0]))
+    assert f"{x.sum():.1f} {x[0]:>6} {x}" == "3.2   1.25 [1.25 2.  ]"
+    with pytest.raises(ShapeError, match="one element is a number"):
+        f"{x:.1f}"
 
 
 def test_negative_powers_of_integers_are_refused_on_all_workers_alike() -> None:

@@ -83,6 +83,41 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "Rows: block must be a whole number from 1, got 1.5",
     ),
+    "complex elements in a real dtype": (
+        lambda p: (square() * 1j).to(dtype="float64"),
+        DTypeError,
+        "to: elements are complex128, which do not go into float64: take md.dmath.real, imag or abs",
+    ),
+    "complex elements that are sent as real ones": (
+        lambda p: w().array([1j], dtype="float32"),
+        DTypeError,
+        "array: elements are complex128, which do not go into float32: take md.dmath.real, imag or abs",
+    ),
+    "a complex number in a real array": (
+        lambda p: square().__setitem__((0, 0), 1j),
+        DTypeError,
+        "assign: elements are complex128, which do not go into float64: take md.dmath.real, imag or abs",
+    ),
+    "complex elements in a real array": (
+        lambda p: square().__setitem__(slice(None), np.full((4, 4), 1j)),
+        DTypeError,
+        "assign: elements are complex128, which do not go into float64: take md.dmath.real, imag or abs",
+    ),
+    "what is no function to explain": (
+        lambda p: w().explain(square()),
+        ArgumentError,
+        "~explain: takes a function, such as lambda: A @ B, got <Matrix 4 x 4 float64 on 1 workers>",
+    ),
+    "an explanation within another": (
+        lambda p: w().explain(lambda: w().explain(lambda: square() @ square())),
+        ArgumentError,
+        "explain: within another one: call it once, of both operations",
+    ),
+    "what is no function to trace": (
+        lambda p: w().trace(3),
+        ArgumentError,
+        "trace: takes a function, such as lambda: A @ B, got 3",
+    ),
     "an argument of a function": (
         lambda p: md.dmath.relu(square(), alpha=1),
         UnknownArgumentError,

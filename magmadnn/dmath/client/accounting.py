@@ -36,7 +36,14 @@ class Accounting:
 
         Args:
             function: of no arguments.
+
+        Raises:
+            ArgumentError: for anything else.
         """
+        if not callable(function):
+            raise ArgumentError(
+                f"trace: takes a function, such as lambda: A @ B, got {quoted(function)}"
+            )
         self._ask("trace", on=True)
         try:
             function()

@@ -10,7 +10,7 @@ import numpy as np
 
 from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
-from magmadnn.dmath.client.matrix import Matrix
+from magmadnn.dmath.client.matrix import Matrix, refuse_complex
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
@@ -51,7 +51,7 @@ class Creating:
         Raises:
             ShapeError: rows of a list differ in length.
             DataError: elements are masked.
-            DTypeError: elements that are no numbers.
+            DTypeError: elements that are no numbers, or complex ones for a real dtype.
         """
         self._on("array", device)
         if isinstance(values, Matrix) and id(values._session) == id(self):
@@ -64,6 +64,7 @@ class Creating:
             ) from None
         refuse_masked("array", values)
         if dtype is not None:
+            refuse_complex("array", array.dtype, as_dtype(dtype))
             array = array.astype(as_dtype(dtype), copy=False)
         known = as_dtype(array.dtype)
 

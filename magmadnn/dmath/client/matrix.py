@@ -12,7 +12,7 @@ from magmadnn.dmath.functions import views
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.dmath.products.arithmetic import error_bound, wire_name
-from magmadnn.errors import ArgumentError, ShapeError, UnknownAttributeError, quoted
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownAttributeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 
@@ -148,6 +148,9 @@ class Matrix:
     def __str__(self) -> str:
         return str(np.asarray(self))
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
     def __len__(self) -> int:
         if not self.shape:
             raise ShapeError("len: an array without axes has no length")
@@ -208,6 +211,8 @@ class Matrix:
         key = views.key_of("index", index, self.shape)
         shape = views.key_shape(key)
         given = value.shape if isinstance(value, Matrix) else np.shape(value)
+        known = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+        refuse_complex("assign", known, self.dtype)
         if isinstance(value, np.ndarray) and value.ndim:
             value = self._session.array(value, dtype=self.dtype)
         try:
@@ -263,9 +268,11 @@ class Matrix:
 
         Raises:
             ArgumentError: for an `error` that is no number above 0, or together with `wire`.
-            DTypeError: for `wire` or `error` of elements that are no real floating-point numbers.
+            DTypeError: for `wire` or `error` of elements that are no real floating-point numbers; for complex
+                ones in a real dtype.
         """
         new = self.dtype if dtype is None else as_dtype(dtype)
+        refuse_complex("to", self.dtype, new)
         more = {} if error is None else {"error": error_bound("to", error, wire, self.dtype)}
         return self._session._new(
             "remap",
@@ -390,6 +397,16 @@ _OPERATORS = {
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }
+
+
+def refuse_complex(name: str, given: np.dtype[Any], goal: np.dtype[Any]) -> None:
+    """Look whether imaginary parts would be lost."""
+    if given.kind == "c" and goal.kind != "c":
+        raise DTypeError(
+            f"{name}: elements are {given}, which do not go into {goal}: take md.dmath.real, imag or abs"
+        )
+
+
 _COMPARISONS = {
     "lt": "less",
     "le": "less_equal",

@@ -386,7 +386,16 @@ class Session(Creating, Accounting):
 
         Args:
             function: of no arguments, such as `lambda: A @ B`.
+
+        Raises:
+            ArgumentError: for anything else, within another `explain`, and where values are asked for.
         """
+        if not callable(function):
+            raise ArgumentError(
+                f"explain: takes a function, such as lambda: A @ B, got {quoted(function)}"
+            )
+        if self._foretold is not None:
+            raise ArgumentError("explain: within another one: call it once, of both operations")
         self.rates()  # what is measured is measured before
         self._foretold = []
         try:
