@@ -1,5 +1,6 @@
 """Communication among workers: one protocol, and an implementation for each way of sending."""
 
+from magmadnn.calls import check_public, checked_call
 from magmadnn.comm.communicator import Communicator, Request
 from magmadnn.comm.groups import bound
 from magmadnn.comm.job import world
@@ -25,3 +26,7 @@ __all__ = [
     "simulate",
     "world",
 ]
+
+measure_all_reduce, read_topology = checked_call(measure_all_reduce), checked_call(read_topology)
+simulate, world = checked_call(simulate), checked_call(world)
+check_public(vars())

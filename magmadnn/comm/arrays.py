@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError, UnknownNameError
+from magmadnn.memory.dtypes import refuse_masked
 
 Array = Any
 
@@ -77,12 +78,14 @@ def sendable(array: Array, call: str, what: str = "array", gpu: int | None = Non
         DTypeError: if it is no array of that kind, or holds Python objects.
         DeviceError: if it is on another GPU.
         ArgumentError: if its rows do not follow one another in memory.
+        DataError: if elements are masked.
     """
     if gpu is not None:
         return _sendable_on(gpu, array, call, what)
     if not isinstance(array, np.ndarray):
         kind = type(array).__name__
         raise DTypeError(f"{call}: {what} must be a NumPy array, got {kind}: use numpy.asarray")
+    refuse_masked(f"{call}: {what}", array)
     if array.dtype.hasobject:
         raise DTypeError(f"{call}: {what} has dtype {array.dtype}, which cannot travel as bytes")
     if not array.flags.c_contiguous:

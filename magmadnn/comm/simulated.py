@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from magmadnn.errors import ArgumentError, CommunicationError, MagmaDNNError
+from magmadnn.errors import ArgumentError, CommunicationError, MagmaDNNError, quoted
 
 from .arrays import as_bytes
 from .communicator import Request
@@ -411,8 +411,8 @@ def simulate(
     >>> simulate(3, lambda comm: float(comm.all_reduce(np.array(comm.rank + 1.0))))
     [6.0, 6.0, 6.0]
     """
-    if not 1 <= size <= MOST_RANKS:
-        raise ArgumentError(f"simulate: size must be from 1 to {MOST_RANKS}, got {size}")
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MOST_RANKS:
+        raise ArgumentError(f"simulate: size must be from 1 to {MOST_RANKS}, got {quoted(size)}")
     world = _World(size, network or Network(), faults, seed)
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []

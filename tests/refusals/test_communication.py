@@ -18,7 +18,14 @@ import pytest
 
 import magmadnn as md
 from magmadnn.comm.launching import wheels
-from magmadnn.errors import ArgumentError, CommunicationError, MissingExtraError, ShapeError
+from magmadnn.errors import (
+    ArgumentError,
+    CommunicationError,
+    DataError,
+    MissingExtraError,
+    ShapeError,
+    UnknownArgumentError,
+)
 from tests.refusals.cases import (
     CommandCase,
     PythonCase,
@@ -26,7 +33,7 @@ from tests.refusals.cases import (
     check_on_the_command_line,
 )
 
-simulate = md.comm.simulate
+simulate, SerialCommunicator = md.comm.simulate, md.comm.SerialCommunicator
 
 PYTHON: dict[str, PythonCase] = {
     "calls differ": (
@@ -59,6 +66,24 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: simulate(65, print),
         ArgumentError,
         "simulate: size must be from 1 to 64, got 65",
+    ),
+    "ranks that are no number": (
+        lambda p: simulate("3", print),  # type: ignore[arg-type]
+        ArgumentError,
+        "simulate: size must be from 1 to 64, got '3'",
+    ),
+    "elements that are masked": (
+        lambda p: SerialCommunicator().all_reduce(np.ma.masked_less([1.0, 2.0], 2)),
+        DataError,
+        "all_reduce: source: elements are masked: fill them, x.filled(value), or leave them out",
+    ),
+    "an argument": (
+        lambda p: md.comm.measure_all_reduce(SerialCommunicator(), size=3),  # type: ignore[call-arg]
+        UnknownArgumentError,
+        (
+            "measure_all_reduce: argument 'size' is not known: did you mean 'sizes'? known are communicator, "
+            "repeats, sizes"
+        ),
     ),
     "workers": (
         lambda p: md.workers(-2),
