@@ -260,6 +260,10 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Any:
     x gets the gradient where it lies within the bounds, a bound where it is what comes out.
     """
     dtype = dtype_of(x)
+    if is_complex(dtype):
+        raise DTypeError(
+            f"clip: x is {dtype.name}; give its real, imag or abs, which have an order"
+        )
     lowest, highest = _limits(dtype)
     return _clip(x, lowest if low is None else low, highest if high is None else high)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, MagmaDNNError, ShapeError
+from magmadnn.errors import ArgumentError, DTypeError, MagmaDNNError, ShapeError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient
@@ -152,6 +152,22 @@ def test_complex_numbers_have_gradients_and_refuse_what_means_nothing() -> None:
             call()
     assert (md.asarray(z) * 2 - 1j).dtype == np.complex128
     assert (md.asarray(z.astype("complex64")) * 2.5).dtype == np.complex64
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_norms_of_complex_numbers_are_real(dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    z = (rng.normal(size=(3, 4)) + 1j * rng.normal(size=(3, 4))).astype(dtype)
+    v, eps = md.variable("z", z), np.finfo(dtype).eps
+    for axis in (None, 0, 1):
+        expected = np.sqrt((np.abs(z.astype(complex)) ** 2).sum(axis))
+        for found in (np.asarray(md.ops.norm(z, axis=axis)), md.ops.norm(v, axis=axis).numpy()):
+            assert found.dtype == np.empty(0, dtype).real.dtype
+            np.testing.assert_allclose(found, expected, rtol=20 * eps)
+    slope = md.grad(md.ops.norm(v), v).numpy()
+    np.testing.assert_allclose(slope, z / np.linalg.norm(z), atol=20 * eps)
+    with pytest.raises(DTypeError, match=r"clip: x is complex.*; give its real, imag or abs"):
+        md.ops.clip(z, 0, 1)
 
 
 def test_mistakes() -> None:

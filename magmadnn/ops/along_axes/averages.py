@@ -13,8 +13,9 @@ import numpy as np
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.node import size
 from magmadnn.graph.operators import public
-from magmadnn.memory.dtypes import DTYPES, is_floating
+from magmadnn.memory.dtypes import DTYPES, is_complex, is_floating
 from magmadnn.ops._arguments import dtype_of, ndim_of, shape_of, words_of
+from magmadnn.ops.arithmetic import abs as abs_
 from magmadnn.ops.arithmetic import cast, divide, square
 from magmadnn.ops.elementary import sqrt
 
@@ -83,10 +84,13 @@ def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
 
 @public
 def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The Euclidean norm over axes: sqrt(sum(x**2)), in float64 for integers; its gradient at 0 is NaN.
+    """The Euclidean norm over axes: sqrt(sum(|x|**2)), in float64 for integers, real for complex numbers; its
+    gradient at 0 is NaN.
 
     x, axis and keepdims are as for `mean`.
     """
     axes_of(words_of("norm"), axis, ndim_of(x))
+    if is_complex(dtype_of(x)):
+        x = abs_(x)
     x, back = with_digits(_real(x))
     return back(sqrt(sum(square(x), axis, keepdims)))
