@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from magmadnn.compiler.plan.planning import native_plan
-from magmadnn.errors import ArgumentError, MagmaDNNError, OutOfMemoryError
+from magmadnn.errors import ArgumentError, MagmaDNNError, OutOfMemoryError, quoted
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import Node, variable
 from magmadnn.graph.op import Op, OpKind
@@ -175,14 +175,18 @@ def plan(
         all_workers: whether each way has to use all of them, as processes that are there already do.
 
     Raises:
-        ArgumentError: if workers, batch_size or memory_limit are no numbers from 1, or all workers cannot
-            train together.
+        ArgumentError: if workers, batch_size or memory_limit are no numbers from 1, model or rates are
+            something else, or all workers cannot train together.
         OutOfMemoryError: if no way has room.
     """
     given = (("workers", workers), ("batch_size", batch_size), ("memory_limit", memory_limit))
     for name, value in given:
         if not is_whole(value, 1) and not (name == "memory_limit" and value is None):
             raise ArgumentError(f"plan: {name} must be a whole number of at least 1, got {value!r}")
+    if not hasattr(model, "_planned"):
+        raise ArgumentError(f"plan: model must be an md.Model, got {quoted(model)}")
+    if rates is not None and not isinstance(rates, Rates):
+        raise ArgumentError(f"plan: rates must be md.parallel.Rates, got {quoted(rates)}")
     step = model._planned("plan", x, y)
     if not hasattr(step, "parameters"):
         raise ArgumentError("plan: the model has no optimizer, so there is no training to plan")

@@ -73,7 +73,8 @@ class Workers:
     rank 0 ends, and exits then. What stands before `md.workers()` is run by all ranks. A worker that is lost
     ends such a job.
 
-    It is a context, and closes at its end.
+    It is a context, and closes at its end. A process that is forked from this one, as multiprocessing's are
+    on Linux, cannot use them, and leaves them alone.
 
     Args:
         count: of processes; 0 for one worker in this process, which shares its memory; None for one on each

@@ -118,6 +118,16 @@ PYTHON: dict[str, PythonCase] = {
             "shard, shards, sync, wire"
         ),
     ),
+    "plan: no model": (
+        lambda p: md.parallel.plan(3, 4, X, Y),  # type: ignore[arg-type]
+        ArgumentError,
+        "plan: model must be an md.Model, got 3",
+    ),
+    "plan: no rates": (
+        lambda p: md.parallel.plan(network(), 4, X, Y, rates=2.0),  # type: ignore[arg-type]
+        ArgumentError,
+        "plan: rates must be md.parallel.Rates, got 2.0",
+    ),
     "call: an argument of plan": (
         lambda p: md.parallel.plan(network(), 4, X, Y, batch=64),  # type: ignore[call-arg]
         UnknownArgumentError,
