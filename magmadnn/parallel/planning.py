@@ -161,8 +161,8 @@ def plan(
     """Predict time and memory of a step for each way to train, and propose one.
 
     Each way may use fewer workers than there are, and one worker is among the ways, so the proposal is never
-    slower with more workers. "hybrid" may give a Dense layer to some of its workers only, where that is
-    quicker. `print` the result for a table.
+    slower with more workers; beyond 16 some numbers are tried only (`tried_numbers`). "hybrid" may give a
+    Dense layer to some of its workers only, where that is quicker. `print` the result for a table.
 
     Args:
         model: with loss and optimiser.
@@ -193,6 +193,16 @@ def plan(
     return _Planner(step, batch_size, rates or Rates(), memory_limit).plan(workers, all_workers)
 
 
+def tried_numbers(workers: int) -> list[int]:
+    """Numbers of workers that a plan tries, from 2 on: all up to 16, then four between 16 and 32, and so on.
+
+    What more workers try has all that fewer try, so that no proposal is slower with more.
+    """
+    return [
+        n for n in range(2, workers + 1) if n <= 16 or n % (1 << ((n - 1).bit_length() - 3)) == 0
+    ]
+
+
 class _Planner:
     def __init__(self, step: Any, rows: int, rates: Rates, limit: int | None) -> None:
         self._rows, self._rates, self._limit = rows, rates, limit
@@ -214,7 +224,7 @@ class _Planner:
         for name, make in makers.items():
             of_each: list[Prediction] = []
             why = "it needs two workers"
-            for count in range(workers if all_workers else 2, workers + 1):
+            for count in [workers] if all_workers else tried_numbers(workers):
                 try:
                     of_each += [make(count)] if count > 1 else []
                 except MagmaDNNError as error:

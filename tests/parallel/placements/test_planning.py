@@ -11,6 +11,7 @@ import magmadnn as md
 from magmadnn.comm import Communicator, simulate
 from magmadnn.errors import ArgumentError, OutOfMemoryError
 from magmadnn.parallel.placements.splits import dense_in_turns, splittable
+from magmadnn.parallel.planning import tried_numbers
 from tests.parallel.parameters import assert_near
 
 DRAW = np.random.default_rng(5)
@@ -54,6 +55,14 @@ def test_the_proposal_is_never_slower_with_more_workers() -> None:
         seconds.append(found.best.seconds)
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[0] > seconds[1]
+
+
+def test_numbers_that_are_tried_are_few_and_stay_with_more_workers() -> None:
+    assert tried_numbers(1) == [] and tried_numbers(16) == list(range(2, 17))
+    assert tried_numbers(67)[15:] == [20, 24, 28, 32, 40, 48, 56, 64]
+    for workers in range(1, 300):
+        assert set(tried_numbers(workers)) <= set(tried_numbers(workers + 1))
+    assert len(tried_numbers(256)) == 31
 
 
 def test_one_weird_trick() -> None:
