@@ -6,7 +6,7 @@ import itertools
 import os
 
 from magmadnn.compiler.llvm.kernel import scratch
-from magmadnn.runtime.cpu.sliced.saved import Saved
+from magmadnn.runtime.cpu.sliced.slices import Saved
 
 
 class Copy:

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from magmadnn.runtime.cpu.sliced.saved import Saved
+from magmadnn.runtime.cpu.sliced.slices import Saved
 
 SIZES = (
     1,

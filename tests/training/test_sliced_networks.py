@@ -14,7 +14,7 @@ from magmadnn import ops
 from magmadnn.errors import NumericError
 from magmadnn.optim import StepSlices
 from magmadnn.runtime.cpu.sliced import slices
-from magmadnn.runtime.cpu.sliced.saved import Saved
+from magmadnn.runtime.cpu.sliced.slices import Saved
 from tests.runtime.cuda.devices import DEVICES, on
 
 RNG = np.random.default_rng(7)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.errors import NumericError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
-from magmadnn.parallel.ranks_step import RanksStep
+from magmadnn.optim.memory_check import refuse_beyond
 from magmadnn.runtime.agreement import agreement
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.pieces import ReadParts
 from magmadnn.training.arguments import TRAINED_NOW, at_least
 from magmadnn.training.objective.objective import Objective
 
 from .history import History, Row, Totals, scalars
-from .pieces import Batch, ChunkIterator, PendingChunk, data_for, feeds_for, numbered
+from .one_by_one import run_batches
+from .pieces import Batch, ChunkIterator, PendingChunk, data_for, feeds_for
 from .rates import say_left, say_used_up
 from .resuming import INITIAL, restore, state_of, tell_end
 from .sources import Source
-from .step_room import StepRoom
 from .together import Together
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Fit:
         stopped: why training is to end; None if nothing has asked for that.
         goes_on: whether it goes on when it is resumed, though it was stopped.
         tells_end: whether it says that a training that was resumed has nothing left to do.
-        room: what steps take, and may take.
         completed: whether it has come to its end, where it was to stop or not, without an error.
+        together: what ranks that share this training tell each other; None where there are none.
         bytes_read: of checkpoints' values that this rank has read, where ranks go on from them together.
         read_parts: what reads them, while callbacks are asked for them.
     """
@@ -79,7 +79,7 @@ class Fit:
         self.model, self.objective, self.step, self.source = model, objective, step, source
         self.batch_size, self.epochs = batch_size, epochs
         self.validation = validation
-        self._together = together
+        self.together = together
         callbacks = callbacks if together is None else together.own(callbacks)
         # Those that save come last, so that they save what the others did at the same event.
         self.callbacks = sorted(callbacks, key=lambda callback: callback.comes_last)
@@ -105,7 +105,8 @@ class Fit:
         self._left = step.overrides  # settings as earlier trainings left them, until that was said
         step.touched.clear()
         self._is_used_up = False  # the learning rate, and that was said
-        self.room = StepRoom(memory_limit)
+        self._memory_limit = memory_limit  # bytes that a step may take; None for what is free
+        self._fitting: set[int] = set()  # sizes of batches whose steps have room
         self.bytes_read = 0
         self.read_parts: ReadParts | None = None
 
@@ -131,7 +132,7 @@ class Fit:
     @property
     def is_first(self) -> bool:
         """Whether this process is the one that prints and writes, of several that share this training."""
-        return self._together is None or self._together.is_first
+        return self.together is None or self.together.is_first
 
     @property
     def is_stopping(self) -> bool:
@@ -164,26 +165,26 @@ class Fit:
         TRAINED_NOW.add(self.model)
         try:
             with ExitStack() as ends:  # in reverse order, each of them, whatever happens in another
-                if self._together is not None:
-                    ends.enter_context(self._together.deciding())
-                    self._together.begin(self)
+                if self.together is not None:
+                    ends.enter_context(self.together.deciding())
+                    self.together.begin(self)
                     ends.push(self._share_end)
                 for callback in self.callbacks:
                     ends.callback(callback.on_train_end, self)
                     callback.begin(self)
-                if self._together is not None:
-                    self._together.after(self)
+                if self.together is not None:
+                    self.together.after(self)
                 ends.push(self._leave)
                 for state in self._saved():
                     self.restore(state)
                     tell_end(self)
                 try:
                     yield
-                    if self._together is not None:
-                        self._together.collect(self)
+                    if self.together is not None:
+                        self.together.collect(self)
                 except NumericError as error:  # all ranks have it
-                    if self._together is not None:
-                        self._together.collect(self)
+                    if self.together is not None:
+                        self.together.collect(self)
                     if not any(callback.forgives(self, error) for callback in self.callbacks):
                         raise
         finally:
@@ -193,8 +194,8 @@ class Fit:
 
     def _saved(self) -> Iterable[State]:
         """What training is to go on from."""
-        if self._together is not None:
-            return self._together.saved(self)
+        if self.together is not None:
+            return self.together.saved(self)
         return (s for callback in self.callbacks if (s := callback.saved(self)) is not None)
 
     @property
@@ -209,13 +210,13 @@ class Fit:
             if slices is not None:
                 slices.abandon()
         self.history.stopped = self.stopped
-        if self._together is not None:
-            self._together.note_values(self)
+        if self.together is not None:
+            self.together.note_values(self)
 
     def _share_end(self, kind: type[BaseException] | None, *_: object) -> None:
         """When callbacks were told of the end, without an error."""
-        if self._together is not None and kind is None:
-            self._together.ends(self)
+        if self.together is not None and kind is None:
+            self.together.ends(self)
 
     def run_epoch(self) -> None:
         """Run the current epoch, or what is left of it."""
@@ -225,22 +226,65 @@ class Fit:
         ):  # its first batches are on their way since those before have ended
             started = min(started, self._ended)
         self.call("on_epoch_begin")
-        self.room.look(self)
+        self.look_at_room()
         slices, size = self._slices(), self.current_batch_size
-        self.room.look_at_limit(self)  # some steps know all only now
+        self._look_at_limit()  # some steps know all only now
         self._look_at_settings()  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
         if slices is None:
-            self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
+            run_batches(self, self.source.epoch(self.epoch, size, self.batch), started)
         elif take is not None:
             self._run_slices(slices, take, started)
         else:
             with self.source.pieces(self.epoch, size, self.batch, slices) as take:
                 self._run_slices(slices, take, started)
-        if self._together is not None:
-            self._together.ends_epoch(self)
+        if self.together is not None:
+            self.together.ends_epoch(self)
         if self.stopped is None:
             self.finish_epoch()
+
+    def look_at_room(self) -> None:
+        """Refuse batches of a size that is new, if a step with them has no room.
+
+        A last batch that is smaller is planned here too, so that no step of the epoch waits for that.
+
+        Raises:
+            OutOfMemoryError: naming the largest size that has.
+        """
+        size, rows = self._largest(), self.source.rows
+        if size not in self._fitting:
+            feeds = self._one_row()
+            self._look_at_limit()
+            self.step.check_memory("fit", feeds, size)
+            if rows is not None and rows % size:
+                self.step.prepare(feeds, rows % size)
+            self._fitting.add(size)
+
+    def _look_at_limit(self) -> None:
+        """Refuse batches whose steps take more than they may.
+
+        Raises:
+            OutOfMemoryError: naming bytes, and the largest size that may be.
+        """
+        if self._memory_limit is not None:
+            refuse_beyond(self._memory_limit, "fit", self.memory_of, self._largest())
+
+    def memory_of(self, batch_size: int) -> StepMemory | None:
+        """What a step of so many rows takes; None where NumPy runs it."""
+        return self.step.memory_of(self._one_row(), batch_size)
+
+    def _largest(self) -> int:
+        """Rows of the largest batches of this epoch."""
+        if self.source.rows is None:
+            return self.source.sample.rows
+        return min(self.current_batch_size, self.source.rows)
+
+    def _one_row(self) -> dict[Any, Array]:
+        """What a step of one row is fed."""
+        sample = self.source.sample
+        weights = None if sample.weights is None else sample.weights[:1]
+        one = Batch([a[:1] for a in sample.inputs], [a[:1] for a in sample.targets], weights)
+        return feeds_for(self.objective, one)
 
     def waits(self, seconds: float) -> None:
         """Count what was waited for data."""
@@ -259,47 +303,10 @@ class Fit:
         if not self._is_used_up and callable(rate := self.step.source("learning_rate")):
             self._is_used_up = say_used_up(self, rate)
 
-    def _tell_place(self) -> None:
+    def tell_place(self) -> None:
         """Tell a step that averages gradients of several batches which one is next."""
         if (groups := self.step.accumulation) is not None:
             groups.batch, groups.batches = self.batch, self.batches or 0
-
-    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Batches, and how long it takes to get them."""
-        while True:
-            begun = time.perf_counter()
-            batch = next(batches, None)
-            self.waits(time.perf_counter() - begun)
-            if batch is None:
-                return
-            yield batch
-
-    def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
-        """Run batches one by one, until something asks to stop."""
-        if self._together is not None and self._together.serves(self):
-            return
-        if self.stopped is not None:  # before the first batch
-            return
-        self.source.look()
-        for batch in self._timed(batches):
-            self._tell_place()
-            if isinstance(self.step, RanksStep):
-                whole = batch.all_rows if self.source.rows is None else self.current_batch_size
-                place = self.epoch, self.batch, self.batches
-                self.step.next_batch(batch.all_rows, *place, whole)
-            with numbered(self.batch, self.epoch):
-                feeds = feeds_for(self.objective, batch)
-                loss, *sums = self.step.run(feeds, guard=True)
-            if isinstance(self.step, RanksStep) and (done := self.step.last_batch()) is not None:
-                batch = replace(batch, whole_rows=done[0], whole_weight=done[1])
-            self.totals.add(batch, loss, sums)
-            self.last_loss = float(loss)
-            self.batch += 1
-            self.steps += 1
-            self.seconds = time.perf_counter() - started
-            self.call("on_batch_end")
-            if self.stopped is not None:
-                return
 
     def _run_slices(self, slices: StepSlices, take: ChunkIterator, started: float) -> None:
         """Run whole batches in slices, others one by one, until something asks to stop.
@@ -313,11 +320,11 @@ class Fit:
             if now is None:
                 return
             self._next = self._behind(now, slices, take)
-            self._tell_place()
+            self.tell_place()
             piece, found = now.piece, now.found(follows)
             follows = found is not None and self._is_left_alone
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
-                self._run_batches(piece.each(), started)
+                run_batches(self, piece.each(), started)
                 continue
             begun, self._ended = max(now.started, self._ended), time.perf_counter()
             # a host that came late saw both slices end at once
@@ -448,12 +455,12 @@ class Fit:
 
     def call(self, event: str) -> None:
         """Call the callbacks."""
-        if self._together is not None:
-            self._together.before(self, event)
+        if self.together is not None:
+            self.together.before(self, event)
         for callback in self.callbacks:
             getattr(callback, event)(self)
-        if self._together is not None:
-            self._together.after(self)
+        if self.together is not None:
+            self.together.after(self)
         elif event in ("on_batch_end", "on_epoch_end") and not agreement().all(
             self.stopped is None, "training goes on"
         ):

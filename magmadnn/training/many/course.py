@@ -145,7 +145,7 @@ class FitCourse:
             return None
         device = gpu_of(fit.model)
         if device is None:  # on a GPU all models share the memory of steps
-            fit.room.look(fit)
+            fit.look_at_room()
         seen = _evaluation(fit)
         looked = None
         if seen is not None:

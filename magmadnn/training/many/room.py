@@ -21,7 +21,6 @@ from magmadnn.storage.machine_memory import available_bytes
 from magmadnn.tensor.operation import as_feeds
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.pieces import data_for
-from magmadnn.training.loop.step_room import memory_of
 from magmadnn.training.model.fitting import Validation, evaluation_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.plain.architecture import layer_calls
@@ -286,7 +285,7 @@ def _bound(
 def _need_of(fit: Fit, device: int | None) -> Need:
     """What a training takes, as its plans say; of one that NumPy runs only what is kept is known."""
     size, rows = fit.current_batch_size, fit.source.rows or 0
-    legs = [memory_of(fit, n) for n in (min(size, rows), rows % size) if n]
+    legs = [fit.memory_of(n) for n in (min(size, rows), rows % size) if n]
     found = [leg for leg in legs if leg is not None]
     if not found:
         state = sum(p.nbytes for p in fit.step.state().values())

@@ -14,7 +14,7 @@ from magmadnn.graph.op import Array
 from magmadnn.runtime.variables import is_finite, memories_of
 
 from .legs import CopiedLeg, Wanted, can_slice, known_places
-from .saved import Saved
+from .slices import Saved
 
 
 class Course:

@@ -85,6 +85,7 @@ class Leg:
         phases = [p for number in range(plan.phase_count) for p in self.tasks.phase(number)]
         gathers = self._gathers(data, self.tasks.useful_threads)
         self.phases = [phase for phase in (gathers, *phases, self._keeps()) if phase]
+        self._calls = self.tasks.calls if self.tasks.calls.some else None
 
     def _carriers(self, data: Mapping[Node, Array]) -> list[Kernel]:
         """The kernels that bring batches and settings in, and take outputs away."""
@@ -191,7 +192,8 @@ class Leg:
         for node, values in settings.items():
             self._settings[node][: len(values)] = values
         self._read = (order, data)
-        self.tasks.calls.begin()
+        if self._calls is not None:
+            self._calls.begin()
 
     def release(self) -> None:
         """Let go of the data; before the next batches `point` says what they are made of."""
@@ -203,6 +205,8 @@ class Leg:
 
     def went_well(self) -> bool:
         """Whether no kernel and no function of NumPy failed; what an interruption raised is raised again."""
+        if not self.tasks.faults[0]:
+            return True
         try:
             return self.tasks.went_well()
         except Exception:  # the batches are run one by one then, and the one that fails says why
