@@ -19,9 +19,8 @@ from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.dtypes import is_floating
 
-from .loss import Loss, Value
+from .loss import OUTPUTS, Loss, Value, check_width
 from .matching import floating, matched, mean_of_sample, with_shape
-from .outputs import OUTPUTS, check_width
 
 
 @dataclass(frozen=True)

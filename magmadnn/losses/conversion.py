@@ -20,9 +20,8 @@ from .classification import (
     cross_entropy,
     hinge,
 )
-from .loss import Loss, Value, by_name
+from .loss import Loss, OutputKind, Value, by_name, outputs_of
 from .matching import mean_of_sample, refuse_pairs
-from .outputs import OutputKind, outputs_of
 from .regression import (
     Huber,
     MeanAbsoluteError,

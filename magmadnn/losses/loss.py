@@ -1,4 +1,4 @@
-"""The base of every loss, and the weighted mean.
+"""The base of every loss, what outputs of a network are by its loss, and the weighted mean.
 
 A loss is a frozen record of its settings. It compares predictions [batch, ...] with targets and gives one
 number per sample; called, it gives their mean, which is what a training step makes smaller.
@@ -7,14 +7,16 @@ number per sample; called, it gives their mean, which is what a training step ma
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from magmadnn import ops
+from magmadnn.errors import ShapeError, UnknownNameError
 from magmadnn.graph import scope
+from magmadnn.graph.signature import shape_text
 
 from .matching import refuse_pairs, same_shape
-from .outputs import OutputKind
 from .registry import Named
 
 Value = Any  # an Operation; Tensors and arrays are computed at once
@@ -106,3 +108,70 @@ def by_name(name: str) -> Loss:
         ArgumentError: if a setting has no default, so that the name is not enough.
     """
     return Loss.of_name(name)
+
+
+# --- what outputs are -----------------------------------------------------------------------------
+
+
+OutputKind = Literal[
+    "classes", "labels", "margins", "class_probabilities", "label_probabilities", "numbers"
+]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """One kind of outputs.
+
+    Attributes:
+        words: what they are, for errors.
+        activation: what makes probabilities of them; None where there are none.
+        are: whether one of k "classes" holds, or each of some "labels" may; None for numbers.
+        threshold: a label holds above it.
+        least: a target says that a label holds above it.
+    """
+
+    words: str
+    activation: Callable[[Any], Any] | None = None
+    are: Literal["classes", "labels"] | None = None
+    threshold: float = 0.0
+    least: float = 0.5
+
+
+def _as_they_are(predictions: Any) -> Any:
+    return predictions
+
+
+OUTPUTS: dict[str, Outputs] = {
+    "classes": Outputs("logits of classes", ops.softmax, "classes"),
+    "labels": Outputs("logits of labels", ops.sigmoid, "labels"),
+    "margins": Outputs("margins", None, "labels", least=0.0),  # targets may be -1 and 1
+    "class_probabilities": Outputs("probabilities of classes", _as_they_are, "classes"),
+    "label_probabilities": Outputs(
+        "probabilities of labels", _as_they_are, "labels", threshold=0.5
+    ),
+    "numbers": Outputs("numbers"),
+}
+
+
+def outputs_of(where: str, kind: str) -> Outputs:
+    """The kind of that name.
+
+    Raises:
+        UnknownNameError: if there is none.
+    """
+    if kind not in OUTPUTS:
+        raise UnknownNameError.of(f"{where}: kind of outputs", kind, OUTPUTS)
+    return OUTPUTS[kind]
+
+
+def check_width(where: str, outputs: Outputs, shape: tuple[Any, ...]) -> None:
+    """Look whether outputs of a shape can be classes.
+
+    Raises:
+        ShapeError: if they are to be, and have no axis of at least 2 classes.
+    """
+    if outputs.are == "classes" and (len(shape) < 2 or shape[-1] == 1):
+        raise ShapeError(
+            f"{where}: predictions must be (batch, ..., classes) with at least 2 classes, got "
+            f"{shape_text(shape)}; for one output use binary_cross_entropy"
+        )

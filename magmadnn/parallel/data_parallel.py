@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magmadnn.comm import Communicator
-from magmadnn.comm.job import ranks_of_job
 from magmadnn.errors import ArgumentError, UnknownNameError
 
 from .way import SHARDS, TrainingWay, even_rows, is_whole, shard_rows
@@ -206,20 +205,3 @@ class DataParallel(TrainingWay):
         if self.sync or (self.shard == "optimiser" and self._is_on_gpu):
             return even_rows(self.workers(), count)
         return shard_rows(self.workers(), count, self.parts)
-
-
-def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
-    """How `fit` trains: as it is told; with all ranks under `magmadnn launch`; else alone.
-
-    Raises:
-        ArgumentError: if it is told something else.
-    """
-    if parallel is None and ranks_of_job() > 1:  # by `magmadnn launch`
-        return DataParallel()
-    if parallel is None or parallel is False:
-        return None
-    if isinstance(parallel, TrainingWay):
-        return parallel
-    raise ArgumentError(
-        f"fit: parallel must be one of md.parallel, such as DataParallel(), got {type(parallel).__name__}"
-    )

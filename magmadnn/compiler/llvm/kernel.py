@@ -35,8 +35,8 @@ from .ir.builder import I64, POINTER, VOID, Code
 from .ir.frame import Frame
 from .ir.target import Target, cores, host
 from .object.cache import Cache, key_of
-from .object.library import Library
-from .object.parallel import Pieces, parts_of, quick_turns
+from .object.library import Library, parts_of
+from .object.parallel import Pieces, quick_turns
 from .writers import write_kernel
 
 _NAME = "kernel"

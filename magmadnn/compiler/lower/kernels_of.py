@@ -1,4 +1,7 @@
-"""From a region to a kernel: which formulas it computes, what it reads and what it stores."""
+"""From regions to kernels: which formulas each computes, what it reads and what it stores.
+
+`select` is the pass, `lower` makes the kernel of one region.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,9 @@ from magmadnn.compiler.kernels.own import description_of
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.below import is_below
-from magmadnn.compiler.regions.draft import Lowered
+from magmadnn.compiler.regions.draft import Draft, Lowered, Work
 from magmadnn.compiler.regions.region import (
+    BY_PYTHON,
     Region,
     RegionKind,
     Stages,
@@ -448,3 +452,32 @@ def _is_transposed(layouts: Layouts, node: Node) -> bool:
     return node not in layouts.joined and bool(
         array.strides[-2] == array.itemsize and array.strides[-1] != array.itemsize
     )
+
+
+# --- which kernel does each region ----------------------------------------------------------------
+
+
+def select(draft: Draft) -> Draft:
+    """Steps in the order of their phases: a kernel for each region, or the NumPy function of a call."""
+    needed = _needed(draft)
+    work = []
+    for region in sorted(draft.regions, key=lambda r: draft.phases[r]):
+        stored = tuple(n for n in region.nodes if n in needed)
+        called = region.kind in BY_PYTHON
+        lowered = None if called else lower(region, draft.layouts, stored, draft.in_place)
+        gemm = region.kind is RegionKind.GEMM
+        bare = gemm and main_result(region, stored, draft.in_place) not in stored
+        room = product_of(region) if bare else None
+        work.append(Work(region, stored, lowered, draft.phases[region], room))
+    return replace(draft, work=tuple(work))
+
+
+def _needed(draft: Draft) -> set[Node]:
+    """Nodes whose values are read by other regions, or at the end."""
+    home, bases = draft.dependencies.home, draft.layouts.bases
+    needed = {bases[root] for root in draft.program.roots}
+    for region in draft.regions:
+        for node in region.nodes:
+            read = (bases[operand] for operand in node.inputs)
+            needed.update(base for base in read if home.get(base) is not region)
+    return needed

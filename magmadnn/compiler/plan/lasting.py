@@ -35,14 +35,12 @@ class Lasting:
 
 
 def lasting_of(program: Program, works: Sequence[Work]) -> Lasting:
-    """The steps of a plan that are worth keeping; none where it writes variables.
+    """The steps of a plan that are worth keeping, where it writes no variables.
 
     Args:
         program: what is computed.
         works: the steps, in running order.
     """
-    if program.updates:
-        return Lasting()
     makers = _lasting_makers(works)
     kept, read = set[Work](), set[Node]()
     for work in dict.fromkeys(makers.values()):

@@ -73,7 +73,7 @@ class NativePlan:
     @cached_property
     def lasting(self) -> Lasting:
         """The steps that a run does only if a variable has changed."""
-        return lasting_of(self.program, self.work)
+        return Lasting() if self.program.updates else lasting_of(self.program, self.work)
 
     @cached_property
     def placeholders(self) -> list[Node]:

@@ -13,7 +13,8 @@ from typing import Any
 from magmadnn.compiler.collecting import uncollected
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.formulas import compilable
-from magmadnn.compiler.lower.select import select
+from magmadnn.compiler.kernels.formula import HALVES
+from magmadnn.compiler.lower.kernels_of import select
 from magmadnn.compiler.program.absorb import absorb
 from magmadnn.compiler.program.decompose import decompose
 from magmadnn.compiler.program.join import join
@@ -32,6 +33,7 @@ from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.verify_draft import verify_draft
 from magmadnn.graph.drawing.diagram import to_svg
 from magmadnn.graph.node import Node
+from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import LaterProgram, Program
 
 from .built_alike.reuse import LaterDraft, drafted
@@ -86,6 +88,13 @@ _ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, r
 _BY_LIBRARIES = {_ON_PROGRAMS[BEFORE_FUSION.index(one)]: one for one in (decompose, absorb, join)}
 _ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)
 PASSES: tuple[Pass, ...] = (*_ON_PROGRAMS, *_ON_REGIONS)
+# What some passes look for in a program; where no node of it has that, they are not entered.
+LOOKS_FOR: dict[str, Callable[[Node], object]] = {
+    absorb.__name__: lambda node: isinstance(node.op, Op) and node.op.absorbs,
+    join.__name__: lambda node: isinstance(node.op, Op) and node.op.joins,
+    widen.__name__: lambda node: node.dtype.name in HALVES,
+    remake.__name__: lambda node: isinstance(node.op, Op) and node.op.kind is OpKind.LIBRARY,
+}
 
 
 def _passed(
@@ -116,7 +125,9 @@ def _run(
 ) -> Draft:
     """What some passes make of a draft; of some there are other `ways` for a target."""
     for run_pass in passes:
-        after = ways.get(run_pass, run_pass)(draft)
+        wanted = LOOKS_FOR.get(run_pass.__name__)
+        applies = wanted is None or any(map(wanted, draft.program.nodes()))
+        after = ways.get(run_pass, run_pass)(draft) if applies else draft
         if check:
             name = run_pass.__name__
             verify(before=draft.program, after=after.program, name=name)
@@ -210,7 +221,7 @@ def _plan_of(
         check,
         () if program is None or isinstance(program, LaterProgram) else open_choices(program),
         _loops(draft, functools.partial(native_plan, **how)),
-        parts_placed(draft),
+        parts_placed(draft) if any(w.region.kind is RegionKind.MOVE for w in draft.work) else {},
         alike=draft.alike,
     )
     dump.add("plan", functools.partial(describe, plan))

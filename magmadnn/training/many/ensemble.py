@@ -14,7 +14,7 @@ from magmadnn.errors import ArgumentError, quoted
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.losses import Loss
-from magmadnn.losses.outputs import Outputs
+from magmadnn.losses.loss import Outputs
 from magmadnn.storage.checkpoint import State, save_state
 from magmadnn.storage.disk import as_path
 from magmadnn.training.model.classes import by_loss, probabilities

@@ -25,12 +25,12 @@ from magmadnn.dmath.worker import Weights
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.parallel import DataParallel
-from magmadnn.parallel.data_parallel import way_of
 from magmadnn.parallel.way import TrainingWay
 from magmadnn.training.arguments import checked_limit, epochs_of, listed
 from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.history import History
+from magmadnn.training.model.fitting import way_of
 from magmadnn.training.model.loading import model_from
 from magmadnn.training.model.parts import trained_of
 from magmadnn.training.model.saving import model_record

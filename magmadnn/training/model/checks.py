@@ -13,7 +13,7 @@ from magmadnn.errors import ArgumentError, DTypeError, GraphError
 from magmadnn.graph.op import Op
 from magmadnn.layers.layer import Layer, number_layers
 from magmadnn.layers.normalization import BatchNorm
-from magmadnn.losses.outputs import check_width, outputs_of
+from magmadnn.losses.loss import check_width, outputs_of
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.metrics import as_metric
 from magmadnn.runtime import Executable

@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
 from magmadnn.graph.op import Array
 from magmadnn.losses import Loss
-from magmadnn.losses.outputs import Outputs, check_width, outputs_of
+from magmadnn.losses.loss import Outputs, check_width, outputs_of
 from magmadnn.training.objective.heads import heads_of
 
 if TYPE_CHECKING:

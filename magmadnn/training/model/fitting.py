@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.comm.job import ranks_of_job
 from magmadnn.data import split_rows
 from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.optim import Step
+from magmadnn.parallel.data_parallel import DataParallel
+from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime import Executable
 from magmadnn.training.arguments import (
     at_least,
@@ -53,8 +56,6 @@ from .raw_data import takes_raw
 from .training_step import objective_key, training_step
 
 if TYPE_CHECKING:
-    from magmadnn.parallel.way import TrainingWay
-
     from .model import Model
 
 
@@ -182,6 +183,23 @@ def new_fit(
 
 training_of = takes_raw(new_fit)
 """The same of raw data, tables and arrays that have not gone through the model's preparation."""
+
+
+def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
+    """How `fit` trains: as it is told; with all ranks under `magmadnn launch`; else alone.
+
+    Raises:
+        ArgumentError: if it is told something else.
+    """
+    if parallel is None and ranks_of_job() > 1:  # by `magmadnn launch`
+        return DataParallel()
+    if parallel is None or parallel is False:
+        return None
+    if isinstance(parallel, TrainingWay):
+        return parallel
+    raise ArgumentError(
+        f"fit: parallel must be one of md.parallel, such as DataParallel(), got {type(parallel).__name__}"
+    )
 
 
 def _check_sizes(

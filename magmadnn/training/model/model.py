@@ -16,7 +16,6 @@ from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer
-from magmadnn.parallel.data_parallel import way_of
 from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder
@@ -32,7 +31,7 @@ from magmadnn.workers.client import entered
 
 from .checks import chained, check_model
 from .classes import by_loss, class_numbers, probabilities
-from .fitting import array_source, evaluated, stream_of, training_of
+from .fitting import array_source, evaluated, stream_of, training_of, way_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
 from .parts import ModelParts
 from .pictures import Pictured

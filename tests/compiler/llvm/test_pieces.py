@@ -17,8 +17,8 @@ from magmadnn.compiler.llvm.gemm.finish import Finishing
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import add_function, llvm_text, symbol
 from magmadnn.compiler.llvm.object import parallel as pieces
-from magmadnn.compiler.llvm.object.library import Library
-from magmadnn.compiler.llvm.object.parallel import Pieces, joined, parts_of, quick_turns
+from magmadnn.compiler.llvm.object.library import Library, joined, parts_of
+from magmadnn.compiler.llvm.object.parallel import Pieces, quick_turns
 from magmadnn.errors import DeviceError
 
 X = ("argument", 0)

@@ -9,7 +9,7 @@ import numpy as np
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.plan.planning import PASSES
+from magmadnn.compiler.plan.planning import LOOKS_FOR, PASSES
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
@@ -41,6 +41,15 @@ def test_the_list_of_passes() -> None:
     names = [run_pass.__name__ for run_pass in PASSES]
     assert names[:1] == ["simplify"] and names[-4:] == ["fuse", "fold", "order", "select"]
     assert all(run_pass.__doc__ for run_pass in PASSES)
+
+
+def test_passes_that_find_nothing_to_do_are_not_entered() -> None:
+    draft = Draft(layer())
+    for run_pass in PASSES:
+        if (wanted := LOOKS_FOR.get(run_pass.__name__)) is not None:
+            assert not any(map(wanted, draft.program.nodes()))
+            assert run_pass(draft).program is draft.program
+        draft = run_pass(draft)
 
 
 def test_fuse_puts_what_is_done_to_a_product_into_it() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.compiler.plan.planning import LOOKS_FOR
 from magmadnn.compiler.program.recompute import recompute
 from magmadnn.compiler.program.remake import remake
 from magmadnn.compiler.program.verify import verify
@@ -64,3 +65,9 @@ def test_it_is_read_where_that_is_no_more(way: str) -> None:
     """It need not lie in memory; it is made of two matrices; what was normalised is not read beside."""
     before = recompute(made(way))
     assert remake(before) is before
+
+
+def test_plans_have_the_pass_where_a_library_is_called_and_else_not() -> None:
+    wanted = LOOKS_FOR[remake.__name__]
+    assert any(map(wanted, made("plain").nodes()))
+    assert not any(map(wanted, made("no library").nodes()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -18,6 +18,7 @@ import llvmlite.binding as llvm
 from magmadnn.compiler.llvm.ir.target import host, machine
 from magmadnn.errors import DeviceError
 
+_LENGTH = 8  # bytes of a number
 _numbers = itertools.count()  # no two libraries of a linker have the same name
 
 
@@ -52,3 +53,18 @@ class Library:
 def _linker() -> Any:
     """What loads all libraries of this process."""
     return llvm.create_lljit_compiler(machine(host()), use_jit_link=True)
+
+
+def joined(codes: Sequence[bytes]) -> bytes:
+    """Several pieces of object code as one."""
+    return b"".join(len(code).to_bytes(_LENGTH, "little") + code for code in codes)
+
+
+def parts_of(code: bytes) -> list[bytes]:
+    """What was joined."""
+    found, at = [], 0
+    while at < len(code):
+        start = at + _LENGTH
+        at = start + int.from_bytes(code[at:start], "little")
+        found.append(code[start:at])
+    return found

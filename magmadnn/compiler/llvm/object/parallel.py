@@ -21,10 +21,11 @@ from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.collecting import uncollected
 from magmadnn.compiler.llvm.ir.target import Target, object_code
 
+from .library import joined
+
 # Characters of text at least, but for the last piece: LLVM takes 4 ms for a module with hardly any code.
 _PIECE = 40_000
 _TURN = 2e-4  # seconds that a thread keeps the interpreter while others, back from LLVM, want it
-_LENGTH = 8  # bytes of a number
 _NAME = re.compile(r'@"([^"]+)"')
 
 _one_at_a_time = ProcessLock()
@@ -105,21 +106,6 @@ def _taken(function: Any, blocks: list[Any]) -> str:
         block.instructions.clear()
         block.terminator = None
     return text
-
-
-def joined(codes: Sequence[bytes]) -> bytes:
-    """Several pieces of object code as one."""
-    return b"".join(len(code).to_bytes(_LENGTH, "little") + code for code in codes)
-
-
-def parts_of(code: bytes) -> list[bytes]:
-    """What was joined."""
-    found, at = [], 0
-    while at < len(code):
-        start = at + _LENGTH
-        at = start + int.from_bytes(code[at:start], "little")
-        found.append(code[start:at])
-    return found
 
 
 @contextmanager

@@ -43,8 +43,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
-from .beside import gather_beside
-from .growth import Growth
+from .growth import Growth, gather_beside
 from .producers import MOST_STREAMS, Producers, reduces_rows
 
 _MOST_OPERANDS = 14  # streams of a kernel; more than the caches' ways gain nothing
