@@ -30,17 +30,20 @@ def stand_ins_for(nodes: Iterable[Node]) -> Sequence[int]:
     for node in nodes:
         if id(node.shape) not in seen:
             seen.add(id(node.shape))
-            least = max(least, *(_least_of(size) for size in node.shape), 0)
+            for size in node.shape:
+                if isinstance(size, Dim):
+                    least = max(least, _least_of(size))
         if isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT:
-            least = max(least, *(place + 1 for place in _places_in(node)), 0)
+            for place in _places_in(node):
+                least = max(least, place + 1)
     if least == PRIMES[0] or least > _MOST:
         return PRIMES
     return list(islice(filter(_is_prime, count(least)), len(PRIMES)))
 
 
-def _least_of(size: Any) -> int:
+def _least_of(size: Dim) -> int:
     """From which stand-in on a size that follows from one unknown size is not negative; 0 for others."""
-    if not isinstance(size, Dim) or size.never_negative or len(size.symbols) != 1:
+    if size.never_negative or len(size.symbols) != 1:
         return 0
     (symbol,), number = size.symbols, PRIMES[0]
     while number <= _MOST:

@@ -156,13 +156,15 @@ class Sides:
                 f"{self.kind.name} memory of device {self.device} cannot be seen by the host: "
                 "copy_from it into HOST memory, or use MANAGED"
             )
-        self.settle()
+        if self._in_flight:
+            self.settle()
         if self.kind is Kind.CUDA_MANAGED:
             self.memory.wait()
         elif not self.host_valid:
             self._update(to_device=False)
         if write:
-            self.check_writable()
+            if not self._host.flags.writeable:
+                self.check_writable()
             self.version = next(_versions)
             self.device_valid = self.kind is Kind.CUDA_MANAGED
         return self._host

@@ -27,6 +27,8 @@ def test_what_was_saved_comes_back(threads: int) -> None:
     memories += [memories[-1][1:70_000], np.zeros((0, 3), np.float32), np.ones((), np.float32)]
     before = [m.copy() for m in memories]
     saved = Saved(memories, threads)
+    parts = [task.arguments for task in saved._saves()]
+    assert sum(end - start for start, end, *_ in parts) == sum(m.nbytes for m in memories)
     saved.save()
     for memory in memories:
         memory[...] = 0

@@ -76,7 +76,7 @@ def _note_for_alike(plan: NativePlan, key: Sizes, arena: Arena) -> None:
 
 
 def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
-    last = _last_phases(plan)
+    last = plan.last_phases
     lives: list[Life] = []
     rooms: list[Life] = []
     alive: list[tuple[int, int, int]] = []  # last phase, start and room of values, as a heap
@@ -175,16 +175,3 @@ class _Free:
         for left in (number, number - 1):
             if left >= 0 and self._ends[left] == self._starts[left + 1]:
                 del self._ends[left], self._starts[left + 1]
-
-
-def _last_phases(plan: NativePlan) -> dict[Node, int]:
-    """The last phase that makes or reads values of each memory; what is wanted later is kept."""
-    last: dict[Node, int] = {}
-    for work in plan.work:  # in the order of phases
-        read = (operand for node in work.region.nodes for operand in node.inputs)
-        for node in (*work.placed, *read):
-            last[plan.owner(node)] = work.phase
-    kept = (node for work in plan.lasting.work for node in work.placed)
-    for node in (*plan.program.roots, *kept):
-        last[plan.owner(node)] = len(plan.work)
-    return last

@@ -109,6 +109,19 @@ class NativePlan:
             node = self.inside[node]
         return node
 
+    @cached_property
+    def last_phases(self) -> dict[Node, int]:
+        """The last phase that makes or reads values of each memory; what is wanted later is kept."""
+        last: dict[Node, int] = {}
+        for work in self.work:  # in the order of phases
+            read = (operand for node in work.region.nodes for operand in node.inputs)
+            for node in (*work.placed, *read):
+                last[self.owner(node)] = work.phase
+        kept = (node for work in self.lasting.work for node in work.placed)
+        for node in (*self.program.roots, *kept):
+            last[self.owner(node)] = len(self.work)
+        return last
+
     @property
     def phase_count(self) -> int:
         """How many phases there are."""

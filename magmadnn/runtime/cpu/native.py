@@ -138,7 +138,7 @@ class Instance:
                 if node.inputs[0] in arrays:  # else it is a view of a value that is not stored
                     arrays[node] = self._seen(node, arrays[node.inputs[0]])
             elif node in in_place:
-                arrays[node] = self._leaf(in_place[node])
+                arrays[node] = arrays[t] if (t := in_place[node]) in arrays else self._leaf(t)
             elif node in arrays:
                 continue  # since a part of it is computed before
             elif node in places:

@@ -20,6 +20,7 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver, Table, Task, table_of
 from magmadnn.compiler.llvm.fused.saving import FindNotFinite, Save
 from magmadnn.compiler.llvm.ir.builder import FLOATS
+from magmadnn.compiler.llvm.kernel import load
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.node import Node
@@ -36,7 +37,6 @@ from magmadnn.runtime.cpu.images import (
 )
 from magmadnn.runtime.cpu.matrices.lapack import blas_beside
 from magmadnn.runtime.cpu.native import NativeRunner
-from magmadnn.runtime.cpu.tasks import task_of
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, memories_of, variable_memory
 
@@ -234,7 +234,7 @@ class Saved:
             addresses = [address for _, address in map(addressed, memories)]
         pieces = pieces_of([m.nbytes for m in memories])
         own = zip(memories, addresses, strict=True)
-        self._room = [*pieces, addressed(self._found)]
+        self._room = [*pieces, addressed(self._found)]  # copies, and whether something was found
         self._pieces: list[Piece] = [*own, *self._room]
         self._copied: list[tuple[Image, Table]] = []  # tasks
         self._copies = [
@@ -295,20 +295,25 @@ class Saved:
 
     def _saves(self) -> list[Task]:
         """The tasks that keep the values."""
-        return [
-            task_of(Save(), start=start, end=end, source=memory, result=copy)
-            for memory, copy in zip(self._memories, self._copies, strict=True)
+        count = len(self._memories)
+        pairs = zip(self._pieces[:count], self._room[:count], strict=True)
+        words = [
+            (start, end, source, result)
+            for (memory, source), (_, result) in pairs
             for start, end in _parts(memory.nbytes, _PART_BYTES)
         ]
+        return _tasks_of(Save(), words)
 
     def _looks(self) -> list[Task]:
         """The tasks that look whether values are finite; `were_finite` tells."""
-        return [
-            task_of(FindNotFinite(m.dtype.name), start=start, end=end, source=m, found=self._found)
-            for m in self._memories
-            if m.dtype.name in FLOATS
-            for start, end in _parts(m.size, _PART_BYTES // m.itemsize)
-        ]
+        _, found = self._room[-1]
+        words: dict[str, list[tuple[int, ...]]] = {}  # of each dtype
+        for memory, (_, source) in zip(self._memories, self._pieces, strict=False):
+            if (name := memory.dtype.name) in FLOATS:
+                parts = _parts(memory.size, _PART_BYTES // memory.itemsize)
+                words.setdefault(name, []).extend((*part, source, found) for part in parts)
+        kinds = words.items()
+        return [task for name, some in kinds for task in _tasks_of(FindNotFinite(name), some)]
 
     @cached_property
     def _drivers(self) -> tuple[Driver, Driver]:
@@ -339,6 +344,12 @@ class Saved:
         """Put back what was kept."""
         for memory, copy in zip(self._memories, self._copies, strict=True):
             np.copyto(memory, copy)
+
+
+def _tasks_of(kernel: Kernel, words: Sequence[tuple[int, ...]]) -> list[Task]:
+    """Tasks of one kernel, each with what is in its slots, in order."""
+    (loaded,) = load([kernel], cache=kernel_cache())
+    return [Task(loaded, block) for block in np.array(words, np.int64)]
 
 
 @cache  # to ask NumPy for a name takes two microseconds
