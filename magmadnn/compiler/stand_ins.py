@@ -28,9 +28,9 @@ def stand_ins_for(nodes: Iterable[Node]) -> Sequence[int]:
     """
     least, seen = PRIMES[0], set[int]()
     for node in nodes:
-        if id(node.shape) not in seen:
-            seen.add(id(node.shape))
-            for size in node.shape:
+        if id(shape := node.shape) not in seen:
+            seen.add(id(shape))
+            for size in shape:
                 if isinstance(size, Dim):
                     least = max(least, _least_of(size))
         if isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT:

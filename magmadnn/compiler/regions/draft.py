@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.kernel import Kernel, same_kernel
 from magmadnn.compiler.layout import Layouts
 from magmadnn.graph.dim import Shape, Size, substitute
 from magmadnn.graph.node import Node
@@ -37,6 +37,9 @@ class Lowered:
     writes: tuple[tuple[str, Node, str], ...]
     numbers: tuple[tuple[str, Size], ...] = ()
     shapes: tuple[tuple[str, Shape], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kernel", same_kernel(self.kernel))
 
 
 @dataclass(frozen=True, eq=False)

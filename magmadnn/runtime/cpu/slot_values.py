@@ -20,9 +20,20 @@ from magmadnn.graph.op import Array
 
 
 def slot_values(
-    work: Work, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
+    work: Work,
+    arrays: Mapping[Node, Array],
+    sizes: Mapping[str, int],
+    addresses: dict[Node, int] | None = None,
 ) -> dict[str, int]:
-    """All slots of the kernel of a step, for its whole matrix."""
+    """All slots of the kernel of a step, for its whole matrix.
+
+    Args:
+        work: the step.
+        arrays: where values lie.
+        sizes: of symbolic dimensions.
+        addresses: of those that were asked for before, by steps over the same arrays.
+    """
+    addresses = {} if addresses is None else addresses
     lowered, region = work.lowered, work.region
     assert lowered is not None
     slots = lowered.kernel.slots
@@ -48,7 +59,9 @@ def slot_values(
             values |= _joined_slots("b", b, lowered.kernel.joined_b)
     for slot, node, spread in (*lowered.reads, *lowered.writes):
         array = arrays[node]
-        values[slot] = array.ctypes.data
+        if node not in addresses:
+            addresses[node] = array.ctypes.data
+        values[slot] = addresses[node]
         if f"{slot}_row" in slots:
             values[f"{slot}_row"] = _row_stride(array)
         if f"{slot}_outer" in slots:

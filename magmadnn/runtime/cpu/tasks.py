@@ -121,8 +121,9 @@ class Tasks:
         self.faults = np.zeros(1, np.int64)
         self._function, self._moving = function, moving
         self.calls = HostCalls(self.faults)
+        self._faults_at, known = self.faults.ctypes.data, dict[Node, int]()
         self._values = {
-            work: slot_values(work, arrays, sizes) for work in plan.work if is_native(work)
+            work: slot_values(work, arrays, sizes, known) for work in plan.work if is_native(work)
         }
         self._lowered = {work: self._selected(work) for work in self._values}
         self._blocks = self._cut_rows(rooms)
@@ -271,7 +272,7 @@ class Tasks:
         (loaded,) = load([lowered.kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))
         values = self._values[work]
-        values[FAULTS] = self.faults.ctypes.data
+        values[FAULTS] = self._faults_at
         if isinstance(lowered.kernel, Library):
             return self._calls_of(work, lowered.kernel, loaded)
         holds: tuple[Array, ...] = (self.faults,)
