@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.contenders.ours import model_of, open_gpu
 from benchmarks.networks import Array, loaded
-from magmadnn.runtime.cuda.running import kept_slices as device_slices
+from magmadnn.runtime.cuda.running.sliced import kept_slices as device_slices
 from magmadnn.runtime.cuda.schedule.cuts import cut
 
 Arrays = Literal["fixed", "given before", "on the device", "new"]

@@ -32,7 +32,7 @@ def model_of(weights: list[Array], activation: str, optimizer: str, **options: A
 def open_gpu() -> None:
     """Open the GPU and load what runs there; the peers do that when their data is put there."""
     device_engine(0).prepare()
-    importlib.import_module("magmadnn.runtime.cuda.running.slices")
+    importlib.import_module("magmadnn.runtime.cuda.running.sliced.slices")
 
 
 class Training:

@@ -19,7 +19,7 @@ from .inputs import Settings
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.data.pending import PendingSlice
-    from magmadnn.runtime.cuda.running.slices import CudaSlices
+    from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 
     from .step import Step
 
@@ -60,7 +60,9 @@ class StepSlices:
         values += [] if step.accumulation is None else step.accumulation.nodes
         sizes = sizes_in_batches(step, executable, rows, batch_size)
         if executable.device is not None:
-            from magmadnn.runtime.cuda.running.kept_slices import slices_of as slices_on_device
+            from magmadnn.runtime.cuda.running.sliced.kept_slices import (
+                slices_of as slices_on_device,
+            )
 
             runner = executable.cuda
             made = slices_on_device(runner, rows, values, sizes, batch_size, streams, ring_bytes)

@@ -209,7 +209,7 @@ class Executable:
         """What a GPU has for data; None on the processor."""
         if self.device is None:
             return None
-        from .cuda.running.kept_slices import held_bytes
+        from .cuda.running.sliced.kept_slices import held_bytes
 
         return Room(self.device, lambda: held_bytes(self.cuda))
 
@@ -236,7 +236,7 @@ class Executable:
     def _has_run(self, sizes: Mapping[str, int]) -> bool:
         if self.device is None or self._runner.has_run(sizes):
             return self._runner_for(sizes).has_run(sizes)
-        from .cuda.running.kept_slices import has_sliced
+        from .cuda.running.sliced.kept_slices import has_sliced
 
         return has_sliced(self.cuda, sizes)
 

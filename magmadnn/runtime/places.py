@@ -78,4 +78,4 @@ def _open(number: int) -> None:
     # what fails here fails again, and is told, where it is wanted
     with contextlib.suppress(ImportError, RuntimeError):
         cuda.device_engine(number).prepare()
-        importlib.import_module("magmadnn.runtime.cuda.running.kept_slices")
+        importlib.import_module("magmadnn.runtime.cuda.running.sliced.kept_slices")

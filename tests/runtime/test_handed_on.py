@@ -16,7 +16,7 @@ from magmadnn.runtime import handed_on
 from magmadnn.runtime.cpu.native import Instance
 from magmadnn.runtime.cpu.sliced.slices import Slices
 from magmadnn.runtime.cuda.running.relocation import Relocation
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule.launches import Items
 from magmadnn.runtime.variables import tensor_of
 from tests.runtime.cuda.devices import samples

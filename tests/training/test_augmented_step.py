@@ -13,7 +13,7 @@ from magmadnn.data import augment as A
 from magmadnn.data.augment.pipeline import Pipeline
 from magmadnn.errors import ArgumentError
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running import kept_slices
+from magmadnn.runtime.cuda.running.sliced import kept_slices
 from magmadnn.training.loop.augmented_source import AugmentedSource, DrawnSource
 from magmadnn.training.model.augmented_step import StepAugmentation
 from tests.runtime.cuda.devices import DEVICES, distance, on

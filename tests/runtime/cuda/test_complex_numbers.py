@@ -11,7 +11,7 @@ import magmadnn as md
 from magmadnn.graph import Node
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running import kept_slices
+from magmadnn.runtime.cuda.running.sliced import kept_slices
 from magmadnn.runtime.cuda.schedule import array_calls, launches, small
 from tests.linalg.test_fft import CALLS, COMPLEX, REAL, given, node
 from tests.linalg.whitening import X, Y, apart, trained

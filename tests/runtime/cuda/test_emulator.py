@@ -10,7 +10,7 @@ import pytest
 from magmadnn import optim
 from magmadnn.backends.cuda import device_memory
 from magmadnn.backends.cuda.engine import ProductNode
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule import small
 from tests.runtime.cuda.devices import network, samples
 from tests.runtime.cuda.emulated_lanes import EmulatedMark

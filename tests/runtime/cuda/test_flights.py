@@ -13,8 +13,8 @@ from magmadnn.backends.cuda import device_engine
 from magmadnn.errors import DataError, NumericError, OutOfMemoryError
 from magmadnn.runtime.cuda.data import checked_cache as watched
 from magmadnn.runtime.cuda.data.pending import PendingSlice
-from magmadnn.runtime.cuda.running import slices
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced import slices
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 from magmadnn.training.loop import fit as training
 from magmadnn.training.loop import pieces
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples

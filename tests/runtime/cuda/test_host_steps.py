@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from magmadnn.errors import DataError
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 from tests.runtime.by_numpy import X, Y, failing_at, network, trained
 from tests.runtime.cuda.devices import DEVICES, distance, on
 

@@ -16,7 +16,7 @@ from magmadnn.memory.pool import POOLS, size_class
 from magmadnn.runtime.cuda import algorithms, layout
 from magmadnn.runtime.cuda.data import pending
 from magmadnn.runtime.cuda.layout import Layout
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.storage.checkpoint import parameters_sha256
 from tests.runtime.cuda.devices import DEVICES, network, on, samples

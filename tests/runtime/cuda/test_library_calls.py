@@ -18,7 +18,7 @@ from magmadnn.graph.node import placeholder
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.linalg.equations import solved
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running import kept_slices
+from magmadnn.runtime.cuda.running.sliced import kept_slices
 from magmadnn.runtime.cuda.schedule import launches, small
 from tests.linalg.whitening import BATCH, X, Y, apart, network, trained
 from tests.runtime.cuda.devices import DEVICES, on

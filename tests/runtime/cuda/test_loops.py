@@ -17,7 +17,7 @@ from magmadnn.compiler.cuda.library.small import group
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running.graphs import merged
 from magmadnn.runtime.cuda.running.instance import Instance
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule import cuts
 from magmadnn.runtime.cuda.schedule.launch import Item
 from tests.runtime.cuda.devices import DEVICES, distance, on

@@ -18,7 +18,7 @@ from magmadnn.errors import NumericError
 from magmadnn.graph import Node
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.running import kept_slices
+from magmadnn.runtime.cuda.running.sliced import kept_slices
 from magmadnn.runtime.cuda.schedule import launches, small
 from tests.linalg.test_matrix_functions import FUNCTIONS, listed, matrices, node, right
 from tests.linalg.whitening import BATCH, X, Y, apart, trained

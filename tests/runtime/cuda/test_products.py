@@ -23,7 +23,7 @@ from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda import algorithms
 from magmadnn.runtime.cuda.measured import Record, RecordsOf
-from magmadnn.runtime.cuda.running import kept_slices, sliced_plans
+from magmadnn.runtime.cuda.running.sliced import kept_slices, sliced_plans
 from magmadnn.runtime.cuda.schedule import launches as items
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.tensor import placeholder

@@ -7,7 +7,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.memory import MemoryManager
-from magmadnn.runtime.cuda.running import slices
+from magmadnn.runtime.cuda.running.sliced import slices
 from magmadnn.runtime.variables import tensor_of
 from tests.runtime.cuda.devices import distance, network, samples
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler

@@ -16,7 +16,7 @@ from magmadnn.runtime.cuda.data.data import Data
 from magmadnn.runtime.cuda.many import course, stacked_group
 from magmadnn.runtime.cuda.many.leg import Seat, Wanted
 from magmadnn.runtime.cuda.many.stacks import Stack
-from magmadnn.runtime.cuda.running import slices
+from magmadnn.runtime.cuda.running.sliced import slices
 from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 from tests.runtime.cuda.test_grids import BATCH, StopsItself, X, Y, digests, network

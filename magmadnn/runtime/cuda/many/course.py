@@ -12,7 +12,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.layout import comes_to
-from magmadnn.runtime.cuda.running.sliced_plans import can_slice
+from magmadnn.runtime.cuda.running.sliced.sliced_plans import can_slice
 from magmadnn.runtime.variables import tensor_of
 
 from .group import Group, Piece

@@ -19,9 +19,9 @@ from magmadnn.graph.program import Program
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.code import functions_of
 from magmadnn.runtime.cuda.data.block import Block
-from magmadnn.runtime.cuda.running.pattern import Meaning
 from magmadnn.runtime.cuda.running.runner import CudaRunner
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced.pattern import Meaning
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 
 Numbers = NDArray[np.int64]
 _PROCESSOR_BYTES = (

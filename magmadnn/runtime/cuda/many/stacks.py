@@ -23,7 +23,7 @@ from magmadnn.memory.foreign import OnDevice, packed_strides
 from magmadnn.runtime.cuda.data.arrays import begin
 from magmadnn.runtime.cuda.data.block import Block
 from magmadnn.runtime.cuda.running.planned import runner_of
-from magmadnn.runtime.cuda.running.slices import CudaSlices
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule.cuts import LONGEST
 from magmadnn.runtime.variables import tensor_of
 

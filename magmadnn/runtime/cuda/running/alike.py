@@ -13,8 +13,8 @@ from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.handed_on import Inherited
 
-from .kept_slices import slices_that_wait
 from .runner import CudaRunner, Value
+from .sliced.kept_slices import slices_that_wait
 
 _MOST_BYTES = 16 << 20  # on the device, of what waits for the next model
 

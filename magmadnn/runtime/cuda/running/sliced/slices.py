@@ -33,6 +33,10 @@ from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice, slots_f
 from magmadnn.runtime.cuda.data.staging import Staging
 from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, StreamedUpload
 from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.running.graphs import graphs_of, variants_of
+from magmadnn.runtime.cuda.running.instance import workspaces_of
+from magmadnn.runtime.cuda.running.relocation import Relocation
+from magmadnn.runtime.cuda.running.runner import CudaRunner
 from magmadnn.runtime.cuda.schedule.copies import copies
 from magmadnn.runtime.cuda.schedule.cuts import LONGEST, is_cut, most_steps
 from magmadnn.runtime.cuda.schedule.hazards import Span
@@ -41,13 +45,9 @@ from magmadnn.runtime.cuda.schedule.launches import Items, finite_items
 from magmadnn.runtime.cuda.schedule.megakernel import whole
 from magmadnn.runtime.variables import tensor_of
 
-from .graphs import graphs_of, variants_of
-from .instance import workspaces_of
 from .known_variables import KnownVariables
 from .pattern import Meaning, Pattern
 from .picked_rows import picked_rows
-from .relocation import Relocation
-from .runner import CudaRunner
 from .sliced_plans import fetched_rounded
 
 _SIDES = 2

@@ -15,10 +15,9 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.layout import comes_to
+from magmadnn.runtime.cuda.running.runner import CudaRunner
 from magmadnn.runtime.cuda.schedule.library.among_gpus import is_collective, is_gpus_own
 from magmadnn.runtime.variables import tensor_of
-
-from .runner import CudaRunner
 
 
 def can_slice(

@@ -9,8 +9,8 @@ from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
+from magmadnn.runtime.cuda.running.runner import CudaRunner
 
-from .runner import CudaRunner
 from .sliced_plans import can_slice
 from .slices import CudaSlices
 

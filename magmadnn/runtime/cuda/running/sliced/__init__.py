@@ -1,0 +1,1 @@
+"""Many batches in one go on a device."""
