@@ -1,7 +1,9 @@
 """Orders of rows for many models: drawn, and brought into one order.
 
-Drawn are random keys of Philox, sorted in shared memory, a block for each model and epoch. Where there are
-too many, several blocks do that: each draws all keys, and sorts those that begin with its number.
+Drawn are random keys of Philox, a block for each model and epoch. By their first bits they go to buckets in
+shared memory, of 16 on average; the place of a key is the bucket's, and behind it how many there come before.
+Where there are too many keys for a block, several take part: each draws all, and has those that begin with
+its number.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ COLUMNS = (
     "epochs", "rows", "shuffles", "seed", "stream", "first", "cut", "last", "whole", "rest", "chosen",
 )  # fmt: skip
 _ITEM = 12  # bytes of a key and a number
-_COUNTS = 16  # bytes: how many keys a share has, and how many come before them
+_BUCKET = 16  # keys of a bucket on average
+_COUNTS = 4 * (32 + 2)  # bytes: sums of the buckets' sizes, and how many keys come before all
 
 
 @dataclass(frozen=True)
@@ -44,105 +47,109 @@ class Permutations:
     libraries = (PHILOX,)
 
     @property
+    def buckets(self) -> int:
+        """How many there are, at most 32 times 32."""
+        return max(self.capacity // _BUCKET, 1)
+
+    @property
     def shared_bytes(self) -> int:
         """Of a block."""
-        return _ITEM * self.capacity + _COUNTS
+        return _ITEM * self.capacity + 4 * self.buckets + _COUNTS
 
     def text(self, name: str) -> str:
-        """The function: a bitonic sort, equal keys by number."""
+        """The function."""
         taken = "\n".join(f"  const i64 {column} = mine[{k}];" for k, column in enumerate(COLUMNS))
-        half = self.capacity // 2
-        drawn = _ALL.format(half=half, threads=THREADS)
-        if self.shares > 1:
-            size = {"shift": 64 - (self.shares.bit_length() - 1), "capacity": self.capacity}
-            drawn = _SHARE.format(**size, threads=THREADS)
+        bits, of_share = self.buckets.bit_length() - 1, self.shares.bit_length() - 1
+        sizes = {
+            "THREADS": THREADS, "CAPACITY": self.capacity, "BUCKETS": self.buckets, "BUCKET_BITS": bits,
+            "SHARE_BITS": of_share,
+        }  # fmt: skip
         return f"""extern "C" __global__ void __launch_bounds__({THREADS}) {name}(const i64 *table) {{
   SHARED_MEMORY({self.shared_bytes})
+  constexpr u32 {", ".join(f"{key} = {size}" for key, size in sizes.items())};
 {BEGIN}  const i64 *const mine = table + (i64)blockIdx.x * {len(COLUMNS)};
   const i64 epoch = blockIdx.y;
 {taken}
-  if (epoch >= epochs) return;
-  u64 *const keys = (u64 *)memory;
-  u32 *const numbers = (u32 *)(memory + {8 * self.capacity});
-  u32 *const counts = (u32 *)(memory + {_ITEM * self.capacity});
-{drawn}
-  if (shuffles) {{
-#pragma unroll 1
-    for (u32 size = 2; size <= {self.capacity}; size *= 2) {{
-#pragma unroll 1
-      for (u32 stride = size / 2; stride > 0; stride /= 2) {{
-        __syncthreads();
-        for (u32 pair = threadIdx.x; pair < {half}; pair += {THREADS}) {{
-          const u32 low = 2 * pair - (pair & (stride - 1)), high = low + stride;
-          const u64 a = keys[low], b = keys[high];
-          const u32 m = numbers[low], n = numbers[high];
-          if ((a > b || (a == b && m > n)) == !(low & size)) {{
-            keys[low] = b;
-            keys[high] = a;
-            numbers[low] = n;
-            numbers[high] = m;
-          }}
-        }}
-      }}
-    }}
-  }}
-  __syncthreads();
-  const i64 begin = before > first ? before : first, end = before + own < last ? before + own : last;
-  for (i64 place = begin + threadIdx.x; place < end; place += {THREADS}) {{
-    const i64 number = shuffles ? numbers[place - before] : place;
-    const i64 row = chosen ? ((const i64 *)chosen)[number] : number;
-    if (place < cut) ((i64 *)whole)[epoch * (cut - first) + place - first] = row;
-    else ((i64 *)rest)[epoch * (last - cut) + place - cut] = row;
-  }}
-}}
+{_BODY}}}
 """
 
 
-# All keys; what is behind them comes last.
-_ALL = r"""  for (u32 pair = threadIdx.x; pair < {half}; pair += {threads}) {{
-    const Words words = philox(pair, (u64)(stream + epoch), (u64)seed);
-#pragma unroll
-    for (u32 k = 0; k < 2; ++k) {{
-      const u32 i = 2 * pair + k;
-      keys[i] = i < rows ? (u64)words.at[2 * k] << 32 | words.at[2 * k + 1] : ~0ull;
-      numbers[i] = i;
-    }}
-  }}
-  const i64 before = 0, own = rows;"""
-
-# Those whose first bits are the block's number, in any order, and how many have a lower one.
-_SHARE = r"""  const u32 share = blockIdx.z;
-  if (!shuffles && share) return;
-  if (threadIdx.x < 2) counts[threadIdx.x] = 0;
-  __syncthreads();
+_BODY = r"""  const u32 share = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  if (epoch >= epochs || (!shuffles && share)) return;
+  const auto put = [&](i64 place, i64 number) {
+    if (place < first || place >= last) return;
+    const i64 row = chosen ? ((const i64 *)chosen)[number] : number;
+    if (place < cut) ((i64 *)whole)[epoch * (cut - first) + place - first] = row;
+    else ((i64 *)rest)[epoch * (last - cut) + place - cut] = row;
+  };
+  if (!shuffles) {
+    for (i64 place = first + threadIdx.x; place < last; place += THREADS) put(place, place);
+    return;
+  }
+  u64 *const keys = (u64 *)memory;
+  u32 *const numbers = (u32 *)(keys + CAPACITY), *const ends = numbers + CAPACITY;
+  u32 *const sums = ends + BUCKETS, *const before = sums + 32;
   u32 lower = 0;
-  if (shuffles)
-    for (i64 pair = threadIdx.x; 2 * pair < rows; pair += {threads}) {{
+  const auto bucket_of = [&](u64 key) {
+    return BUCKET_BITS ? (u32)(key << SHARE_BITS >> (64 - BUCKET_BITS) % 64) : 0u;
+  };
+  const auto each = [&](auto take) {
+    for (i64 pair = threadIdx.x; 2 * pair < rows; pair += THREADS) {
       const Words words = philox((u64)pair, (u64)(stream + epoch), (u64)seed);
 #pragma unroll
-      for (u32 k = 0; k < 2; ++k) {{
+      for (u32 k = 0; k < 2; ++k) {
         const u64 key = (u64)words.at[2 * k] << 32 | words.at[2 * k + 1];
-        const u32 of = (u32)(key >> {shift});
-        if (2 * pair + k >= rows || of > share) continue;
-        if (of < share) {{
-          ++lower;
-          continue;
-        }}
-        const u32 at = atomicAdd(counts, 1u);
-        if (at < {capacity}) {{
-          keys[at] = key;
-          numbers[at] = (u32)(2 * pair + k);
-        }}
-      }}
-    }}
-  atomicAdd(counts + 1, lower);
+        const u32 of = SHARE_BITS ? (u32)(key >> (64 - SHARE_BITS) % 64) : 0;
+        if (2 * pair + k >= rows) continue;
+        if (of == share) take(key, (u32)(2 * pair + k));
+        lower += of < share;
+      }
+    }
+  };
+  // sizes of buckets, and where they begin
+  for (u32 i = threadIdx.x; i < BUCKETS; i += THREADS) ends[i] = 0;
+  if (threadIdx.x == 0) *before = 0;
   __syncthreads();
-  const i64 before = counts[1], own = shuffles ? (i64)counts[0] : rows;
-  if (shuffles)
-    for (i64 i = own + threadIdx.x; i < {capacity}; i += {threads}) {{
-      keys[i] = ~0ull;
-      numbers[i] = ~0u;
-    }}"""
+  each([&](u64 key, u32) { atomicAdd(ends + bucket_of(key), 1u); });
+  if (SHARE_BITS) atomicAdd(before, lower);
+  __syncthreads();
+  const auto sum_before = [&](u32 own) {
+    u32 sum = own;
+#pragma unroll
+    for (u32 apart = 1; apart < 32; apart *= 2) {
+      const u32 other = __shfl_up_sync(~0u, sum, apart);
+      if (lane >= apart) sum += other;
+    }
+    return sum - own;
+  };
+  for (u32 i = threadIdx.x; i - lane < BUCKETS; i += THREADS) {
+    const u32 own = i < BUCKETS ? ends[i] : 0, begin = sum_before(own);
+    if (i < BUCKETS) ends[i] = begin;
+    if (lane == 31) sums[i / 32] = begin + own;
+  }
+  __syncthreads();
+  if (warp == 0) sums[lane] = sum_before(lane < (BUCKETS + 31) / 32 ? sums[lane] : 0);
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < BUCKETS; i += THREADS) ends[i] += sums[i / 32];
+  __syncthreads();
+  // each key to its bucket, in any order: where a bucket began is where it ends then
+  each([&](u64 key, u32 number) {
+    const u32 at = atomicAdd(ends + bucket_of(key), 1u);
+    if (at >= CAPACITY) return;
+    keys[at] = key;
+    numbers[at] = number;
+  });
+  __syncthreads();
+  const u32 own = ends[BUCKETS - 1];
+  for (u32 i = threadIdx.x; i < own; i += THREADS) {
+    const u64 key = keys[i];
+    const u32 number = numbers[i], bucket = bucket_of(key), begin = bucket ? ends[bucket - 1] : 0;
+    u32 place = begin;
+    for (u32 k = begin; k < ends[bucket]; ++k)
+      place += keys[k] < key || (keys[k] == key && numbers[k] < number);
+    put((i64)*before + place, number);
+  }
+"""
 
 
 def permutations_for(rows: int, room: int) -> Permutations:
@@ -151,7 +158,7 @@ def permutations_for(rows: int, room: int) -> Permutations:
     Where there are shares, a block has room for twice as many keys as it gets on average, of 1024 or more:
     that there are more has a probability below 1e-150.
     """
-    fits = 1 << ((room - _COUNTS) // _ITEM).bit_length() - 1
+    fits = 1 << (_BUCKET * (room - _COUNTS - 4) // (_BUCKET * _ITEM + 4)).bit_length() - 1
     capacity, needed = min(fits, _CAPACITY), max(1 << max(rows - 1, 1).bit_length(), 2)
     return Permutations(min(needed, capacity), 2 * needed // capacity if needed > capacity else 1)
 
