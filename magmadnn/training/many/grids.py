@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
@@ -52,31 +55,64 @@ def _run_all(
     """Rounds until all are done."""
     active = list[Member]()
     while new or active:
-        while new and len(active) < _MOST:
-            beside = [member for member in active if member.device == new[0].device]
-            if not rooms[new[0].device].admits(beside, new[0]):
-                break
-            active.append(new.popleft())
-        ready: list[tuple[Member, GridCourse]] = []
+        beside: dict[int | None, list[Member]] = defaultdict(list)
         for member in active:
-            signals.look()
-            if member.is_done:
-                continue
-            others = sum(not one.waits and not one.is_done for one in active) - 1
-            program = member.prepare(_SECONDS / len(active), others)
-            look()
-            if member.waits:
-                rooms[member.device].narrow(others)
-            if program is not None:
-                assert not isinstance(program, Nested)
-                ready.append((member, program))
+            beside[member.device].append(member)
+        while new and len(active) < _MOST:
+            own = beside[new[0].device]
+            if not rooms[new[0].device].admits(own, new[0]):
+                break
+            own.append(new[0])
+            active.append(new.popleft())
+        with _collector_waits():
+            ready = _ready(active, signals, look, rooms)
         if ready:
             _make_even([course for member, _ in ready if (course := member.stacked) is not None])
             for device in dict.fromkeys(member.device for member, _ in ready):
-                own = [one for one in ready if one[0].device == device]
-                _run(own, rooms[device].left([one for one in active if one.device == device]))
+                there = [one for one in ready if one[0].device == device]
+                _run(there, rooms[device].left([one for one in active if one.device == device]))
         new.extendleft(reversed([member for member in active if member.waits]))
         active = [member for member in active if not member.is_done and not member.waits]
+
+
+def _ready(
+    active: Sequence[Member],
+    signals: Signals,
+    look: Callable[[], None],
+    rooms: Mapping[int | None, Room],
+) -> list[tuple[Member, GridCourse]]:
+    """The next piece of each that has one."""
+    ready: list[tuple[Member, GridCourse]] = []
+    for member in active:
+        signals.look()
+        if member.is_done:
+            continue
+        others = partial(_others, active, member)
+        program = member.prepare(_SECONDS / len(active), others)
+        look()
+        if member.waits:
+            rooms[member.device].narrow(others())
+        if program is not None:
+            assert not isinstance(program, Nested)
+            ready.append((member, program))
+    return ready
+
+
+def _others(active: Sequence[Member], member: Member) -> int:
+    """How many are under way beside one."""
+    return sum(one is not member and not one.waits and not one.is_done for one in active)
+
+
+@contextmanager
+def _collector_waits() -> Iterator[None]:
+    """No search for reference cycles, each of which looks at all that many models begin with."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _make_even(courses: Sequence[FitCourse]) -> None:

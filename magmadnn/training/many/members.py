@@ -109,7 +109,9 @@ class Member:
         """It was trained as its lead was."""
         self.history, self.is_done = history, True
 
-    def prepare(self, seconds: float, others: int = 0) -> Nested | GridCourse | None:
+    def prepare(
+        self, seconds: float, others: Callable[[], int] = int
+    ) -> Nested | GridCourse | None:
         """Take what the last piece has left, and give the next one; None where there is none yet.
 
         What Python takes part in runs here, an epoch at a time. Where a number is NaN or infinite, this model
@@ -117,7 +119,7 @@ class Member:
 
         Args:
             seconds: that a piece takes.
-            others: how many are under way beside it.
+            others: tells how many are under way beside it.
         """
         self.waits = False
         try:
@@ -126,8 +128,9 @@ class Member:
             self.end(error)
             return None
         except MemoryError as error:
-            if others and not self._has_trained:
-                self._put_back(error, others)
+            beside = others()
+            if beside and not self._has_trained:
+                self._put_back(error, beside)
                 return None
             error.add_note(f"in the training of models[{self.number}]")
             self.end(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from magmadnn.compiler.llvm.driver.rounds import Nested, Round
 from magmadnn.compiler.llvm.object.cache import kernel_cache
@@ -92,7 +93,7 @@ class _Rounds:
             if member.is_done:
                 continue
             others = len(self._active)
-            program = member.prepare(_SECONDS, others)
+            program = member.prepare(_SECONDS, partial(int, others))
             self._room.note(member.nbytes)
             if member.waits:
                 self._room.narrow(others)
