@@ -18,6 +18,7 @@ from cupy.cuda import runtime
 from magmadnn.backends.cpu.host import Bytes
 
 from . import _driver as driver
+from .nodes.arrays import DeviceArray
 from .protocol import fill_by_doubling
 
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
@@ -183,3 +184,15 @@ class CupyMemory:
         with self._here():
             free, total = runtime.memGetInfo()
         return int(free), int(total)
+
+
+def numbers_at(address: int, count: int, dtype: type[np.generic]) -> cupy.ndarray:
+    """Integers of 64 bits at an address, as CuPy sees them."""
+    memory = cupy.cuda.UnownedMemory(address, 8 * count, None)
+    return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def seen_at(array: DeviceArray) -> cupy.ndarray:
+    """An array of any layout, as CuPy sees it."""
+    memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(array.address, 0, None), 0)
+    return cupy.ndarray(array.shape, array.dtype, memory, array.strides)

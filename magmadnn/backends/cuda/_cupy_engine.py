@@ -22,7 +22,7 @@ from . import _driver as driver
 from ._cublaslt import Products
 from ._cudnn import Convolutions
 from ._cudnn_library import find_cudnn
-from ._cupy import CudaEvent
+from ._cupy import CudaEvent, numbers_at, seen_at
 from ._replay import CudaReplay
 from .called import Called, CalledAlone
 from .engine import (
@@ -43,7 +43,7 @@ from .engine import (
 from .libraries.cufft import Transforms
 from .libraries.cusolver import MatrixFunctions
 from .libraries.recorded import RecordedCall
-from .nodes.arrays import ArrayNode, DeviceArray, HostNode
+from .nodes.arrays import ArrayNode, HostNode
 from .stream_flags import waits, writes
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
@@ -73,18 +73,6 @@ class CudaGraph:
 def _destroy(engine: CudaEngine, made: int) -> None:
     with engine.here():
         driver.destroy_instance(made)
-
-
-def _numbers(address: int, count: int, dtype: type[np.generic]) -> cupy.ndarray:
-    """Integers of 64 bits at an address, as CuPy sees them."""
-    memory = cupy.cuda.UnownedMemory(address, 8 * count, None)
-    return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))
-
-
-def _seen(array: DeviceArray) -> cupy.ndarray:
-    """An array of any layout, as CuPy sees it."""
-    memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(array.address, 0, None), 0)
-    return cupy.ndarray(array.shape, array.dtype, memory, array.strides)
 
 
 class CudaTimer:
@@ -248,6 +236,11 @@ class CudaEngine(CudaLane):
                 self.stream, node.function, node.grid, node.block, node.shared_bytes, node.arguments
             )
 
+    def at_once(self, node: KernelNode, blocks: int) -> int:
+        with self.here():
+            driver.allow_shared_bytes(node.function, node.shared_bytes)
+            return driver.clusters_at_once(node, blocks)
+
     def lane(self) -> CudaLane:
         with self.here():
             return CudaLane(self._device, driver.new_stream(apart=True), self._here)
@@ -263,8 +256,8 @@ class CudaEngine(CudaLane):
 
     def argsort(self, keys: int, count: int, order: int) -> None:
         with self.here(), cupy.cuda.Stream.null:  # which is in one order with ours
-            found = cupy.argsort(_numbers(keys, count, np.uint64), kind="stable")
-            _numbers(order, count, np.int64)[...] = found
+            found = cupy.argsort(numbers_at(keys, count, np.uint64), kind="stable")
+            numbers_at(order, count, np.int64)[...] = found
 
     def prepare(self) -> None:
         with cupy.cuda.Device(self._device):
@@ -470,7 +463,7 @@ class CudaEngine(CudaLane):
 
     def call_arrays(self, node: ArrayNode) -> None:
         with cupy.cuda.Stream.from_external(_Stream(self.stream)):
-            node.run([_seen(array) for array in node.arrays])
+            node.run([seen_at(array) for array in node.arrays])
 
     def _captured(self, node: LibraryNode) -> int:
         """A call of a library as a graph of its own."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import DeviceError, OutOfMemoryError
 
-from .engine import NativeCall
+from .engine import KernelNode, NativeCall
 from .stream_flags import MemoryCall
 
 _OUT_OF_MEMORY = 2
@@ -27,6 +27,7 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PREFERRED_LOCATION = 3  # CU_MEM_ADVISE_SET_PREFERRED_LOCATION
 _HOST = -1  # CU_DEVICE_CPU
 _WITHOUT_TIME = 2  # CU_EVENT_DISABLE_TIMING
+_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _PROGRAMMATIC = 1  # edge type, and port of a kernel
 
 
@@ -48,6 +49,24 @@ class EdgeData(ctypes.Structure):
 
     _fields_ = (
         ("from_port", c_uint8), ("to_port", c_uint8), ("kind", c_uint8), ("reserved", c_uint8 * 5),
+    )  # fmt: skip
+
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute of dimensions, padded to its 72 bytes."""
+
+    _fields_ = (
+        ("kind", c_uint), ("padding", c_uint), ("x", c_uint), ("y", c_uint), ("z", c_uint),
+        ("rest", c_uint * 13),
+    )  # fmt: skip
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint), ("stream", c_void_p),
+        ("attributes", POINTER(_LaunchAttribute)), ("count", c_uint),
     )  # fmt: skip
 
 
@@ -185,6 +204,16 @@ def allow_shared_bytes(function: int, nbytes: int) -> None:
     if nbytes > _allowed.get(function, 0):
         call("cuFuncSetAttribute", c_void_p(function), c_int(_DYNAMIC_SHARED_BYTES), c_int(nbytes))
         _allowed[function] = nbytes
+
+
+def clusters_at_once(node: KernelNode, blocks: int) -> int:
+    """How many clusters of so many blocks of a kernel the device runs at the same time."""
+    cluster = _LaunchAttribute(_CLUSTER_DIMENSION, 0, blocks, 1, 1)
+    grid, block = (c_uint * 3)(*node.grid), (c_uint * 3)(*node.block)
+    how = _LaunchConfig(grid, block, node.shared_bytes, None, ctypes.pointer(cluster), 1)
+    found = c_int()
+    call("cuOccupancyMaxActiveClusters", byref(found), c_void_p(node.function), byref(how))
+    return found.value
 
 
 def copy(to: int, source: int, nbytes: int, stream: int) -> None:

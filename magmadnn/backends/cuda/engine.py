@@ -404,6 +404,10 @@ class Engine(Protocol):
         """Begin to run one kernel; returns before it is done."""
         ...
 
+    def at_once(self, node: KernelNode, blocks: int) -> int:
+        """How many clusters of so many blocks of a kernel the device runs at the same time."""
+        ...
+
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Begin to copy between addresses of the device, or of pinned memory of the host; in order."""
         ...

@@ -578,6 +578,9 @@ class Emulator:
     def launch(self, node: KernelNode) -> None:
         self.later(lambda: self.run(node))
 
+    def at_once(self, node: KernelNode, blocks: int) -> int:
+        return self.processors // blocks
+
     def copy(self, to: int, source: int, nbytes: int) -> None:
         self.later(lambda: ctypes.memmove(to, source, nbytes) and None)
 

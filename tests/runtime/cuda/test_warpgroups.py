@@ -189,3 +189,67 @@ def test_models_of_different_lengths(device: str, launched: Launched) -> None:
     assert [len(h) for h in histories] == [1, 2, 2]
     assert digests(again) == digests(models[1:])
     assert set(kernels_of(launched)) == {WarpgroupKernel}
+
+
+@every_device
+def test_features_that_are_rounded_batch_by_batch(
+    device: str, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no room for a rounded copy of all, results have the same bits."""
+    x, y = samples((68, 80, 5), 3 * BATCH)
+    given: dict[str, Any] = {"batch_size": BATCH, "epochs": 2, "verbose": False}
+    found = []
+    with on(device):
+        for share in (cluster_leg._ROUNDED_SHARE, 0.0):
+            monkeypatch.setattr(cluster_leg, "_ROUNDED_SHARE", share)
+            models = [network(k, (68, 80, 5)) for k in range(2)]
+            md.fit_many(models, x, y, **given)
+            found.append(digests(models))
+    assert found[0] == found[1]
+    assert set(kernels_of(launched)) == {WarpgroupKernel}
+
+
+@every_device
+@pytest.mark.parametrize("kernel", [WarpgroupKernel, ChainKernel])
+def test_pieces_of_models(
+    device: str, kernel: Any, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that are cut, so that all clusters have as much to do, give the same bits."""
+    x, y = samples((68, 80, 5), 5 * BATCH)
+    given: dict[str, Any] = {"batch_size": BATCH, "verbose": False}
+    if kernel is ChainKernel:
+        monkeypatch.setattr(
+            cluster_leg, "kernel_of", lambda chain, *_: ChainKernel(chain, chain.resident)
+        )
+    cuts: list[tuple[int, int]] = []
+    cut = cluster_leg.pieces_of
+
+    def noted(models: int, steps: int, at_once: int) -> tuple[int, int]:
+        cuts.append(cut(models, steps, 2) if cuts else (steps, models))
+        return cuts[-1]
+
+    monkeypatch.setattr(cluster_leg, "pieces_of", noted)
+    monkeypatch.setattr(cluster_leg, "_STEPS_OF_ROUND", 0)
+    monkeypatch.setattr(cluster_leg, "_STEPS_OF_LAUNCH", 0)
+    found = []
+    with on(device):
+        for _ in range(2):
+            models = [network(k, (68, 80, 5)) for k in range(3)]
+            histories = md.fit_many(models, x, y, **given)
+            found.append((digests(models), [h["loss"] for h in histories]))
+    assert cuts == [(5, 3), (1, 2)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("models", "steps", "expected"),
+    [(30, 512, (512, 30)), (256, 4096, (373, 240)), (32, 512, (57, 30)), (256, 16, (16, 256))],
+)
+def test_how_steps_are_cut(models: int, steps: int, expected: tuple[int, int]) -> None:
+    """All steps of a device that runs 30 models at once are done in little more than their share."""
+    each, together = cluster_leg.pieces_of(models, steps, 30)
+    assert (each, together) == expected
+    assert together <= models
+    pieces = models * -(-steps // each)
+    rounds = sum(-(-min(together, pieces - k) // 30) for k in range(0, pieces, together))
+    assert rounds * each <= -(-models // 30) * steps

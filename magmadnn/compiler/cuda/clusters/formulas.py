@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from magmadnn.compiler.cuda.text.formulas import TYPES, Cell, Lines, Writer, literal
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import Result
-from magmadnn.compiler.kernels.rows import COMBINED, Stage
+from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, Reduction, Stage
 
 from .dense_chain import WEIGHTS, Chain, Ending, RowStep
 
 _COMBINE = dict(zip(COMBINED, ("plus", "times", "largest", "smallest"), strict=True))
+LANES = 8  # threads that share a row in `SharedRows`
 Cells = dict[str, list[Cell]]  # of a value: of each column of a row, or one
 
 
@@ -148,17 +150,32 @@ class Rows:
     def _walk(self, step: RowStep, stage: Stage, known: dict[str, Cell]) -> dict[str, Cell]:
         """Store what a stage stores of each column; what it reduces, by name."""
         totals: dict[str, Cell] = {}
-        for column in range(step.columns):
+        for column in range(self._count(step)):
             writer = self._writer(step, known, column)
             for reduction in stage.reduce:
                 cell = writer.write(reduction.formula, reduction.dtype)
-                if reduction.name in totals:
-                    text = f"{_COMBINE[reduction.kind]}({totals[reduction.name].text}, {cell.text})"
-                    cell = self._lines.let(reduction.dtype, text)
-                totals[reduction.name] = cell
+                total = totals.get(reduction.name)
+                totals[reduction.name] = self._together(step, reduction, total, cell, column)
             for result in stage.store:
                 self._store(step, result, writer.write(result.formula, result.dtype), column)
         return totals
+
+    def _count(self, step: RowStep) -> int:
+        """Columns that the thread has of a step."""
+        return step.columns
+
+    def _column(self, step: RowStep, column: int) -> Cell:
+        """The number of one of these."""
+        return literal(column, "int64")
+
+    def _together(
+        self, step: RowStep, reduction: Reduction, total: Cell | None, cell: Cell, column: int
+    ) -> Cell:
+        """What is reduced with one more column."""
+        if total is None:
+            return cell
+        text = f"{_COMBINE[reduction.kind]}({total.text}, {cell.text})"
+        return self._lines.let(reduction.dtype, text)
 
     def _store(self, step: RowStep, result: Result, cell: Cell, column: int) -> None:
         value = dict(step.writes)[result.name]
@@ -176,12 +193,82 @@ class Rows:
                 return known[formula[1]]
             if formula[0] == "product":
                 return self.cells["product"][column]
-            return literal(
-                column if formula[0] == "column" else step.columns, _leaf_dtype(step, formula)
-            )
+            if formula[0] == "column":
+                return self._column(step, column)
+            return literal(step.columns, step.kernel.dtype)
 
         return Writer(self._lines, leaf, step.kernel.dtype)
 
 
-def _leaf_dtype(step: RowStep, formula: Formula) -> str:
-    return "int64" if formula[0] == "column" else step.kernel.dtype
+class SharedRows(Rows):
+    """The same of a row that `LANES` neighbouring threads share: each has every so many-th column of it.
+
+    Args:
+        lines: where their text goes; `part` is the number of the thread among these.
+        cells: as `Rows` has them, with the thread's columns in place of all.
+        columns: of a row; a step has as many, or one, which all threads have.
+    """
+
+    def __init__(self, lines: Lines, cells: Cells, columns: int) -> None:
+        super().__init__(lines, cells)
+        self._columns = columns
+
+    def _count(self, step: RowStep) -> int:
+        return 1 if step.columns == 1 else lanes_columns(self._columns)
+
+    def _column(self, step: RowStep, column: int) -> Cell:
+        return literal(0, "int64") if step.columns == 1 else lanes_column(column)
+
+    def _walk(self, step: RowStep, stage: Stage, known: dict[str, Cell]) -> dict[str, Cell]:
+        totals = super()._walk(step, stage, known)
+        if step.columns == 1:
+            return totals
+        for reduction in stage.reduce:
+            total, kind = totals[reduction.name], TYPES[reduction.dtype]
+            for apart in (1, 2, 4):
+                other = f"({kind})__shfl_xor_sync(~0u, {total.text}, {apart})"
+                text = f"{_COMBINE[reduction.kind]}({total.text}, {other})"
+                total = self._lines.let(reduction.dtype, text)
+            totals[reduction.name] = total
+        return totals
+
+    def _together(
+        self, step: RowStep, reduction: Reduction, total: Cell | None, cell: Cell, column: int
+    ) -> Cell:
+        if total is not None:
+            before, cell = total, super()._together(step, reduction, total, cell, column)
+        else:
+            before = literal(_nothing(reduction), reduction.dtype)
+        if step.columns == 1 or LANES * (column + 1) <= self._columns:
+            return cell
+        text = f"{lanes_column(column).text} < {self._columns} ? {cell.text} : {before.text}"
+        return self._lines.let(reduction.dtype, text)
+
+
+def can_share_rows(chain: Chain) -> bool:
+    """Whether values of a row are one number, or as many as there are outputs."""
+    steps = [step for step in chain.steps if step.kind in ("rows", "batch")]
+    read = {name for step in steps for name in step.reads}
+    widths = [step.columns for step in steps] + [columns for _, _, columns in chain.data]
+    widths += [len(s.values) for s in chain.scalars if s.kind == "constant" and s.name in read]
+    return set(widths) <= {1, chain.outputs}
+
+
+def lanes_columns(columns: int) -> int:
+    """How many columns of a row each of `LANES` threads has at most."""
+    return -(-columns // LANES)
+
+
+def lanes_column(number: int) -> Cell:
+    """The column that a thread has as this one."""
+    return Cell(f"(part + {LANES * number})" if number else "part", "int64")
+
+
+def _nothing(reduction: Reduction) -> float:
+    """What a reduction of no column is."""
+    if reduction.kind in CHOOSING:
+        if reduction.dtype.startswith("float"):
+            return -math.inf if reduction.kind == "maximum" else math.inf
+        least = -(1 << (63 if reduction.dtype == "int64" else 31))
+        return least if reduction.kind == "maximum" else -1 - least
+    return float(reduction.kind == "multiply")

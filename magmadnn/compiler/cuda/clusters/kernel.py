@@ -13,14 +13,15 @@ from .middle import Middle
 from .prelude import CLUSTERS
 from .products import FORWARD, SEND_PARTS, SEND_SLOPES, SUM_PARTS, backward_text
 
+_FIRST_SLOTS = ("x", "orders", "length", "piece", "each", "all_steps", "models")
 SCALAR_THREAD = 7 * 32  # a thread of a warp that has fewer tiles than others
 
 _BEGIN = r"""
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, unit_warp = warp & 3, half = warp >> 2;
-  const int g = lane >> 2, t = lane & 3, model = blockIdx.x / 4, rank = rank_of();
+  const int g = lane >> 2, t = lane & 3, rank = rank_of();
+{piece}
   const int first = rank * STRIDE, left = WIDTH - first;
   const int width = left < 0 ? 0 : left < STRIDE ? left : STRIDE;
-  orders += model * length;
   w1 += (i64)model * WIDTH * HIDDEN;
   bool bad = false;
   float w[TILES][UNIT_TILES][4];
@@ -112,13 +113,14 @@ _END = r"""
 
 @dataclass(frozen=True)
 class ChainKernel:
-    """Steps of all models of a grid, with a cluster for each.
+    """Pieces of the steps of some models, with a cluster for each.
 
     Slots: `x`, the data's rows; `orders`, the numbers of the rows of the first model's batches, and `length`,
-    how many numbers there are from one model to the next; `steps`; `models`; `settings`,
-    [setting, model, step]; `fault`, a word that becomes 1 where an output or a new value is NaN or infinite;
-    `w1, b1, w2, b2`, stacks of variables; then each of `data`, of the scalars that are variables, stacks, and
-    of the outputs, [step, model].
+    how many numbers there are from one model to the next; `piece`, the number of the first cluster's piece,
+    those of all models' first steps before others; `each`, the steps of a piece, of which a model's last one
+    may have fewer; `all_steps`, of a model; `models`; `settings`, [setting, model, step]; `fault`, a word
+    that becomes 1 where an output or a new value is NaN or infinite; `w1, b1, w2, b2`, stacks of variables;
+    then each of `data`, of the scalars that are variables, stacks, and of the outputs, [step, model].
 
     Attributes:
         chain: the step.
@@ -170,9 +172,22 @@ def _kernel_text(chain: Chain, resident: int, name: str) -> str:
     return f"{endings.text()}{head}({parameters(chain)}) {{\n{BEGIN}{_constants(chain)}{''.join(parts)}}}\n"
 
 
+def piece_of(chain: Chain) -> str:
+    """Which model and steps a cluster has: places of what is read or written from its first step on."""
+    lines = [
+        "const i64 own_piece = piece + blockIdx.x / 4, begun = own_piece / models * each;",
+        "const int model = (int)(own_piece % models);",
+        "const i64 steps = all_steps - begun < each ? all_steps - begun : each;",
+        f"orders += model * length + begun * {chain.batch};",
+        "settings += begun;",
+        *(f"found{k} += begun * models * {n};" for k, (_, _, n) in enumerate(chain.found)),
+    ]
+    return "\n".join(f"  {line}" for line in lines)
+
+
 def slots_of(chain: Chain) -> tuple[str, ...]:
     """Names of a kernel's parameters."""
-    own = ("x", "orders", "length", "steps", "models", "settings", "fault", *WEIGHTS)
+    own = (*_FIRST_SLOTS, "settings", "fault", *WEIGHTS)
     variables = (s.name for s in chain.scalars if s.kind == "variable")
     found = (f"found{k}" for k in range(len(chain.found)))
     return (*own, *(name for name, _, _ in chain.data), *variables, *found)
@@ -187,9 +202,7 @@ def parameters(chain: Chain) -> str:
     own = [
         "const float *x",
         "const i64 *orders",
-        "const i64 length",
-        "const i64 steps",
-        "const i64 models",
+        *(f"const i64 {name}" for name in _FIRST_SLOTS[2:]),
     ]
     return ", ".join(
         [*own, "const double *settings", "i64 *fault", *weights, *data, *variables, *found]
@@ -250,7 +263,8 @@ def _begin(chain: Chain, middle: Middle) -> str:
         )
     }
     return (
-        _BEGIN.replace("{b1}", bias["b1"])
+        _BEGIN.replace("{piece}", piece_of(chain))
+        .replace("{b1}", bias["b1"])
         .replace("{b2}", bias["b2"])
         .replace("{begin}", middle.begin())
         .replace("{data}", "\n".join(data))

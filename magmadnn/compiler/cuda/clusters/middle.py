@@ -206,7 +206,7 @@ class Middle:
         settings = [s for s in self._chain.scalars if s.kind == "setting"]
         lines = [
             f"      copy_number((double *)now + {self._number(s.name)},\n"
-            f"        settings + ({k} * models + model) * steps + step);"
+            f"        settings + ({k} * models + model) * all_steps + step);"
             for k, s in enumerate(settings)
         ]
         return "\n".join([f"    if (tid == {self._thread}) {{", *lines, "    }\n"])
@@ -260,7 +260,7 @@ class Middle:
             total: where the block's sum of these is.
         """
         chain, lines = self._chain, Lines()
-        rows, number = Rows(lines, self._cells(lines)), 0
+        rows, number = self._rows(lines), 0
         for step in chain.steps:
             if step.kind not in ("rows", "batch"):
                 continue
@@ -273,6 +273,10 @@ class Middle:
                 self._sums.append((step, places))
             number += len(totals)
         return lines, [cell.text for cell in rows.cells[chain.error]]
+
+    def _rows(self, lines: Lines) -> Rows:
+        """What computes a row, of which a thread has all."""
+        return Rows(lines, self._cells(lines))
 
     def _cells(self, lines: Lines) -> Cells:
         """What is there of a row before the first step."""

@@ -9,12 +9,12 @@ from magmadnn.compiler.cuda.text.formulas import TYPES
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 
 from .dense_chain import BLOCKS, Chain, placed
-from .formulas import Endings
-from .kernel import SCALAR_THREAD, ChainKernel, ends, parameters, slots_of
+from .formulas import Endings, can_share_rows, lanes_columns
+from .kernel import SCALAR_THREAD, ChainKernel, ends, parameters, piece_of, slots_of
 from .prelude import CLUSTERS
 from .warpgroup_middle import OWN, ROW_Z, WarpgroupMiddle
 from .warpgroup_prelude import warpgroup_library
-from .warpgroup_products import BACKWARD, BESIDE, FORWARD
+from .warpgroup_products import BACKWARD, BESIDE, FORWARD, ROUNDING
 
 GROUP_THREADS = 384  # of a block: two warpgroups, and the warps that copy and send
 _BATCH, _UNITS = OWN * BLOCKS, 128
@@ -38,12 +38,12 @@ __device__ __forceinline__ float unbiased(float v) { return __uint_as_float(__fl
 
 _BEGIN = r"""
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
-  const int model = blockIdx.x / 4, rank = rank_of();
+  const int rank = rank_of();
+{piece}
   const int first = rank * STRIDE, left = WIDTH - first;
   const int width = left < 0 ? 0 : left < STRIDE ? left : STRIDE;
   const int early = (rank & 2) ^ 2;  // of the two quarters whose product is first
   const int unit = (warp >> 2) * 64 + (warp & 3) * 16 + g;
-  orders += model * length;
   w1 += (i64)model * WIDTH * HIDDEN;
   bool bad = false;
   for (int i = tid; i < X_BYTES / 4; i += THREADS) ((float *)X)[i] = 0;
@@ -120,9 +120,12 @@ class WarpgroupKernel:
 
     Attributes:
         chain: the step.
+        is_rounded: whether `x` is a copy that `RoundedRows` has made; if not, batches are rounded as they
+            come.
     """
 
     chain: Chain
+    is_rounded: bool = False
 
     threads = GROUP_THREADS
 
@@ -144,6 +147,7 @@ class WarpgroupKernel:
             chain.batch == _BATCH
             and _LEAST_HIDDEN <= chain.hidden <= _UNITS
             and chain.outputs <= ROW_Z
+            and can_share_rows(chain)
         )
 
     @property
@@ -204,7 +208,7 @@ class WarpgroupKernel:
         update = endings.call("w1", "acc[4 * j + c]", {"w1": "old"})
         parts = (
             self._begin(middle),
-            BESIDE.replace("{outputs}", middle.outputs()),
+            self._beside().replace("{outputs}", middle.outputs()),
             _WEIGHTS.replace("{settings}", middle.settings()).replace(
                 "{data}", "\n".join(d for d, _ in data)
             ),
@@ -220,13 +224,19 @@ class WarpgroupKernel:
         body = f"{BEGIN}{self._constants()}{''.join(parts)}"
         return f"{endings.text()}{head}({parameters(chain)}) {{\n{body}}}\n"
 
+    def _beside(self) -> str:
+        text = BESIDE
+        for place, piece in ROUNDING.items():
+            text = text.replace(f"{{{place}}}", "" if self.is_rounded else piece)
+        return text
+
     def _constants(self) -> str:
         chain, places = self.chain, self.places
         sizes = {
             "WIDTH": chain.width, "HIDDEN": chain.hidden, "OUTPUTS": chain.outputs, "THREADS": GROUP_THREADS,
             "TILES": self.tiles, "STRIDE": 8 * self.tiles, "UNITS": _UNITS, "ROW": _ROW, "SLOT": _SLOT,
             "EIGHT": _EIGHT, "HALF": _HALF, "X_BYTES": self.tiles * _EIGHT, "SUMS": chain.sums,
-            "SCALARS": len(chain.slots_of_scalars), **self.sizes,
+            "COLUMNS": lanes_columns(chain.outputs), "SCALARS": len(chain.slots_of_scalars), **self.sizes,
         }  # fmt: skip
         floats = {
             "D": "d",
@@ -267,7 +277,8 @@ class WarpgroupKernel:
             for name, size in (("b1", "HIDDEN"), ("b2", "OUTPUTS"))
         }
         return (
-            _BEGIN.replace("{b1}", bias["b1"])
+            _BEGIN.replace("{piece}", piece_of(chain))
+            .replace("{b1}", bias["b1"])
             .replace("{b2}", bias["b2"])
             .replace("{begin}", middle.begin())
         )

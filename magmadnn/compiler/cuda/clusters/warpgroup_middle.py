@@ -6,8 +6,21 @@ of the block's 32 and 32 units; a thread's units lie as both factors and sums of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from magmadnn.compiler.cuda.text.formulas import TYPES, Cell, Lines
+
 from .dense_chain import BLOCKS
-from .formulas import scalars_text
+from .formulas import (
+    LANES,
+    Cells,
+    Rows,
+    SharedRows,
+    cells_of,
+    lanes_column,
+    lanes_columns,
+    scalars_text,
+)
 from .middle import Middle
 
 OWN = 32  # rows of a block
@@ -57,19 +70,13 @@ _SUM = r"""
     {
       const int row = tid >> 3, part = tid & 7;
       const bool is_row = true;
-      float z[12];
+      float z[COLUMNS];
 #pragma unroll
-      for (int n = 0; n < OUTPUTS; n += 4) {
-        float4 sum = *(const float4 *)(Z + row * 12 + n);
+      for (int k = 0; k < COLUMNS; ++k) {
+        z[k] = 0;
 #pragma unroll
-        for (int s = 1; s < 4; ++s) {
-          const float4 v = *(const float4 *)(Z + (s * 32 + row) * 12 + n);
-          sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
-        }
-        z[n] = sum.x;
-        z[n + 1] = sum.y;
-        z[n + 2] = sum.z;
-        z[n + 3] = sum.w;
+        for (int s = 0; s < 4; ++s)
+          if (8 * k + part < OUTPUTS) z[k] += Z[(s * 32 + row) * 12 + 8 * k + part];
       }
 """
 
@@ -122,7 +129,10 @@ _SLOPES = r"""
     }
     fence_copies();
     group_sync(1, 256);
-    if (warp == 0) group_arrive(11, 64);
+    if (tid < 3) {
+      const int other = (rank + 1 + tid) & 3;
+      send(D + rank * SLOT, D + rank * SLOT, 16384, came + rank, other);
+    }
     // sums over the block's rows: for the second layer a warp has 16 units
     {
       float p[2][4] = {};
@@ -158,7 +168,6 @@ _SLOPES = r"""
     }
     fence_copies();
     group_sync(1, 256);
-    if (warp == 0) group_arrive(12, 64);
 """
 
 _UPDATES = r"""
@@ -175,21 +184,52 @@ _UPDATES = r"""
       }
 """
 
-_SECOND = r"""
-        float total_w2[(OUTPUTS * UNITS + 255) / 256];
+# All numbers are read before the first is written.
+_READ = {
+    "w2": r"""
+        float total_w2[(OUTPUTS * UNITS + 255) / 256], old_w2[(OUTPUTS * UNITS + 255) / 256];
 #pragma unroll
         for (int k = 0; k < (OUTPUTS * UNITS + 255) / 256; ++k)
-          if (tid + 256 * k < OUTPUTS * UNITS) total_w2[k] = total(tid + 256 * k);
+          if (tid + 256 * k < OUTPUTS * UNITS) {
+            total_w2[k] = total(tid + 256 * k);
+            old_w2[k] = W2[tid + 256 * k];
+          }
+""",
+    "b1": r"""
+        float total_b1 = 0, old_b1 = 0;
+        if (tid < HIDDEN) {
+          total_b1 = total(FIRST_BIAS + tid);
+          old_b1 = B1[tid];
+        }
+""",
+    "b2": r"""
+        float total_b2 = 0, old_b2 = 0;
+        if (tid >= 128 && tid < 128 + OUTPUTS) {
+          total_b2 = total(SECOND_BIAS + tid - 128);
+          old_b2 = B2[tid - 128];
+        }
+""",
+}
+_WRITTEN = {
+    "w2": r"""
 #pragma unroll
         for (int k = 0; k < (OUTPUTS * UNITS + 255) / 256; ++k) {
           const int i = tid + 256 * k;
           if (i < OUTPUTS * UNITS && (i % UNITS ^ mixed(i / UNITS)) < HIDDEN) W2[i] = {update};
         }
-"""
-_BIASES = {
-    "b1": ("tid < HIDDEN", "B1[tid]", "total(FIRST_BIAS + tid)"),
-    "b2": ("tid >= 128 && tid < 128 + OUTPUTS", "B2[tid - 128]", "total(SECOND_BIAS + tid - 128)"),
+""",
+    "b1": "        if (tid < HIDDEN) B1[tid] = {update};\n",
+    "b2": "        if (tid >= 128 && tid < 128 + OUTPUTS) B2[tid - 128] = {update};\n",
 }
+
+
+def _chosen(cells: Sequence[Cell], number: int) -> str:
+    """The one of the thread's column."""
+    first = LANES * number
+    text = cells[first].text
+    for k, cell in enumerate(cells[first + 1 : first + LANES], 1):
+        text = f"part == {k} ? {cell.text} : {text}"
+    return text
 
 
 class WarpgroupMiddle(Middle):
@@ -222,7 +262,8 @@ class WarpgroupMiddle(Middle):
     def _losses(self) -> str:
         lines, error = self.lines_of_rows(f"L[{{number}} * {OWN} + row]", "TOTALS + 2 * {number}")
         stores = "".join(
-            f"        DL[row * {ROW_Z} + {n}] = {text};\n" for n, text in enumerate(error)
+            f"      if (part + {LANES * k} < OUTPUTS) DL[row * {ROW_Z} + part + {LANES * k}] = {text};\n"
+            for k, text in enumerate(error)
         )
         read = [
             name
@@ -231,20 +272,40 @@ class WarpgroupMiddle(Middle):
             for name in step.reads
         ]
         scalars = scalars_text(self._chain, read)
-        return f"{scalars}\n{lines}\n      if (part == 0) {{\n{stores}      }}\n"
+        return f"{scalars}\n{lines}\n{stores}"
+
+    def _rows(self, lines: Lines) -> Rows:
+        """What computes a row, of which a thread has some columns."""
+        return SharedRows(lines, self._cells(lines), self._chain.outputs)
+
+    def _cells(self, lines: Lines) -> Cells:
+        chain = self._chain
+        cells, columns = cells_of(chain), range(lanes_columns(chain.outputs))
+        for name, own in cells.items():
+            if len(own) == chain.outputs > 1:
+                cells[name] = [lines.let(own[0].dtype, _chosen(own, k)) for k in columns]
+        cells["product"] = [Cell(f"z[{k}]", "float32") for k in columns]
+        cells["b2"] = [Cell(f"B2[{lanes_column(k).text}]", "float32") for k in columns]
+        for name, dtype, count in chain.data:
+            if count == 1:
+                read = [f"own_{name}[row]"]
+            else:
+                numbers = [lanes_column(k).text for k in columns]
+                read = [
+                    f"{k} < {count} ? own_{name}[row * {count} + {k}] : ({TYPES[dtype]})0"
+                    for k in numbers
+                ]
+            cells[name] = [lines.let(dtype, text) for text in read]
+        return cells
 
     def updates(self) -> str:
         """Small updates, of sums over blocks."""
-        text = ""
-        if "w2" in self._endings:
-            text += _SECOND.replace(
-                "{update}", self._endings.call("w2", "total_w2[k]", {"w2": "W2[i]"})
-            )
-        for key, (who, place, total) in _BIASES.items():
-            if key in self._endings:
-                update = self._endings.call(key, total, {key: place})
-                text += f"        if ({who}) {place} = {update};\n"
-        keys = [key for key in ("w2", "b1", "b2") if key in self._endings]
+        keys = [key for key in _READ if key in self._endings]
+        text = "".join(_READ[key] for key in keys)
+        for key in keys:
+            place = "[k]" if key == "w2" else ""
+            update = self._endings.call(key, f"total_{key}{place}", {key: f"old_{key}{place}"})
+            text += _WRITTEN[key].replace("{update}", update)
         return _UPDATES.replace("{scalars}", self.known(*keys)).replace("{text}", text)
 
     def outputs(self) -> str:

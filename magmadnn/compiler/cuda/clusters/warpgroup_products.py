@@ -1,4 +1,4 @@
-"""The first layer's products by warpgroups as CUDA C++, and the warps beside them that copy and send.
+"""The first layer's products by warpgroups as CUDA C++, and the warps beside them that copy rows.
 
 Two warpgroups have 64 units each and all features of the block. Weights W^T lie in registers as results of
 the backward product, which are the left factors of the forward one with k in another order. A block of 8
@@ -8,7 +8,29 @@ features by 8 rows of X has two halves of 128 bytes, first [4s of features][rows
 
 from __future__ import annotations
 
-# Warps beside the products copy rows and round them; the first sends what other blocks are to have besides.
+# What is put into `BESIDE` where rows have not been rounded before.
+ROUNDING = {
+    "rounding": r"""
+    const auto rounded = [&](int i) {
+#pragma unroll 1
+      for (int r = 8 * (warp - 8); r < 8 * (warp - 7); ++r)
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+          if (lane < 26 && lane + 26 * part < quads) {
+            float4 *p = (float4 *)(place + (quarter(i) * 32 + r) * 16 + part * 13 * EIGHT), v = *p;
+            *p = make_float4(biased(v.x), biased(v.y), biased(v.z), biased(v.w));
+          }
+    };
+""",
+    "round_one": r"""        if (i > 0 && step < steps) {
+          copies_wait<1>();
+          rounded(i - 1);
+        }
+""",
+    "round_last": "        rounded(3);\n",
+}
+
+# Warps beside the products copy rows.
 BESIDE = r"""
   if (warp >= 8) {
     registers_less<24>();
@@ -24,20 +46,15 @@ BESIDE = r"""
         char *to = place + (quarter(i) * 32 + r) * 16;
         if (lane < 26 && lane < quads) copy_quad(to, row);
         if (lane < 26 && lane + 26 < quads) copy_quad(to + 13 * EIGHT, row + 104);
+        // what was turned lies beside half a block of features, whose weights are to stay 0
+        if (WIDTH % 8 && quads % 2 && lane < 26) {
+          if (lane == quads) *(float4 *)to = make_float4(0, 0, 0, 0);
+          if (lane + 26 == quads) *(float4 *)(to + 13 * EIGHT) = make_float4(0, 0, 0, 0);
+        }
       }
       copies_commit();
     };
-    const auto rounded = [&](int i) {
-#pragma unroll 1
-      for (int r = 8 * (warp - 8); r < 8 * (warp - 7); ++r)
-#pragma unroll
-        for (int part = 0; part < 2; ++part)
-          if (lane < 26 && lane + 26 * part < quads) {
-            float4 *p = (float4 *)(place + (quarter(i) * 32 + r) * 16 + part * 13 * EIGHT), v = *p;
-            *p = make_float4(biased(v.x), biased(v.y), biased(v.z), biased(v.w));
-          }
-    };
-    cluster_arrive_relaxed();
+{rounding}    cluster_arrive_relaxed();
     // a batch is copied while the one before, of `step - 1`, is computed
 #pragma unroll 1
     for (int step = 0; step <= steps; ++step) {
@@ -46,49 +63,13 @@ BESIDE = r"""
       for (int i = 0; i < 4; ++i) next[i] = step < steps ? (int)orders[quarter(i) * 32] : 0;
       orders += 128;
       const u64 *now = numbers + (~step & 1) * SCALARS;
-      if (step) {
-        cluster_wait();
-        if (warp == 8) {
-          group_sync(9, 64);
-          if (lane < 2) {
-            const int q = early + lane;
-            send(R + (rank < q ? rank : rank - 1) * SLOT, D + q * SLOT, 4 * SLOT, full, q);
-          }
-          __syncwarp();
-          group_sync(10, 64);
-          if (lane == 0) {
-            const int q = rank ^ 1;
-            send(R + (rank < q ? rank : rank - 1) * SLOT, D + q * SLOT, 4 * SLOT, full, q);
-          }
-          __syncwarp();
-          group_sync(11, 64);
-          if (lane < 3) {
-            const int other = (rank + 1 + lane) & 3;
-            send(D + rank * SLOT, D + rank * SLOT, 16384, came + rank, other);
-          }
-          __syncwarp();
-          group_sync(12, 64);
-        }
-      }
+      if (step) cluster_wait();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (step) {
-          if (warp == 8 && i < 2) {
-            const int other = i == 0 ? early + (lane & 1) : rank ^ 1;
-            if (lane < 2 - i) {
-              wait_for(came + other, ~step & 1);
-              send(P + (rank < other ? rank + 1 : rank) * PART, P, 4 * PART, sums, other);
-            }
-            __syncwarp();
-          }
-          group_sync(2 + i, 384);
-        }
+        if (step) group_sync(2 + i, 384);
         if (step < steps) copied(i, next[i]);
-        if (i > 0) {
+{round_one}        if (i == 2 && step < steps) {
           copies_wait<1>();
-          if (step < steps) rounded(i - 1);
-        }
-        if (i == 2 && step < steps) {
           fence_copies();
           group_arrive(6, 384);
         }
@@ -104,8 +85,7 @@ BESIDE = r"""
       }
       if (step < steps) {
         copies_wait<0>();
-        rounded(3);
-        fence_copies();
+{round_last}        fence_copies();
         group_arrive(7, 384);
       }
     }
@@ -167,7 +147,10 @@ FORWARD = r"""
     stage(low, early);
     fence_copies();
     group_sync(1, 256);
-    if (warp == 0) group_arrive(9, 64);
+    if (tid < 2) {
+      const int q = early + tid;
+      send(R + (rank < q ? rank : rank - 1) * SLOT, D + q * SLOT, 4 * SLOT, full, q);
+    }
     turn(early >> 1);
     tiles_wait<0>();
     tiles_held(high);
@@ -175,11 +158,15 @@ FORWARD = r"""
 {between}
     fence_copies();
     group_sync(1, 256);
-    if (warp == 0) group_arrive(10, 64);
+    if (tid == 0) {
+      const int q = rank ^ 1;
+      send(R + (rank < q ? rank : rank - 1) * SLOT, D + q * SLOT, 4 * SLOT, full, q);
+    }
     turn(rank >> 1);
     wait_for(full, step & 1);
 """
 
+# What a block has summed goes to another once that block's slopes are here: it has then read what was there.
 BACKWARD = r"""
     {
       float acc[4 * TILES];
@@ -193,6 +180,7 @@ BACKWARD = r"""
         for (int k = 0; k < 4; ++k)
           multiply_tiles(acc, a + ((q * 4 * SLOT + k * 4096) >> 4), b + ((q * 4 + k) * 128 >> 4), i + k > 0);
         tiles_commit();
+        if (i < 3 && tid == 0) send(P + (rank < q ? rank + 1 : rank) * PART, P, 4 * PART, sums, q);
         if (i > 0) {
           tiles_wait<1>();
           group_arrive(1 + i, 384);

@@ -85,6 +85,7 @@ class GridCourse:
                 [array.address for array in arrays if isinstance(array, OnDevice)],
                 None if isinstance(order, Shuffled) else order,
                 list(values.values()),
+                [array.shape[0] for array in arrays if isinstance(array, OnDevice)],
             )
             for plan, arrays, order, values in zip(self._plans, data, orders, settings, strict=True)
         ]

@@ -66,12 +66,14 @@ class Seat:
         data: addresses of all arrays.
         order: numbers of rows; None where the device draws them.
         settings: values of all settings, for each batch.
+        rows: how many each of the arrays has.
     """
 
     variables: Sequence[int]
     data: Sequence[int]
     order: Numbers | None
     settings: Sequence[Array]
+    rows: Sequence[int] = ()
 
 
 class Buffer:
@@ -87,6 +89,11 @@ class Buffer:
             self._block = None  # first, since there may be no room for both
             self._block = Block(nbytes, self._device)
         return self._block.address
+
+    @property
+    def nbytes(self) -> int:
+        """How many there are."""
+        return 0 if self._block is None else self._block.nbytes
 
     @property
     def address(self) -> int:
