@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -64,8 +62,7 @@ def _run_all(
                 break
             own.append(new[0])
             active.append(new.popleft())
-        with _collector_waits():
-            ready = _ready(active, signals, look, rooms)
+        ready = _ready(active, signals, look, rooms)
         if ready:
             _make_even([course for member, _ in ready if (course := member.stacked) is not None])
             for device in dict.fromkeys(member.device for member, _ in ready):
@@ -101,18 +98,6 @@ def _ready(
 def _others(active: Sequence[Member], member: Member) -> int:
     """How many are under way beside one."""
     return sum(one is not member and not one.waits and not one.is_done for one in active)
-
-
-@contextmanager
-def _collector_waits() -> Iterator[None]:
-    """No search for reference cycles, each of which looks at all that many models begin with."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _make_even(courses: Sequence[FitCourse]) -> None:
