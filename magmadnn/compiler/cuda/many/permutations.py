@@ -64,15 +64,35 @@ class Permutations:
             "THREADS": THREADS, "CAPACITY": self.capacity, "BUCKETS": self.buckets, "BUCKET_BITS": bits,
             "SHARE_BITS": of_share,
         }  # fmt: skip
+        body = _BODY
+        for place, what in (("counted", _COUNTED), ("brought", _BROUGHT)):
+            body = body.replace(f"{{{place}}}", _EACH.replace("{taken}", what))
         return f"""extern "C" __global__ void __launch_bounds__({THREADS}) {name}(const i64 *table) {{
   SHARED_MEMORY({self.shared_bytes})
   constexpr u32 {", ".join(f"{key} = {size}" for key, size in sizes.items())};
 {BEGIN}  const i64 *const mine = table + (i64)blockIdx.x * {len(COLUMNS)};
   const i64 epoch = blockIdx.y;
 {taken}
-{_BODY}}}
+{body}}}
 """
 
+
+# Draws all keys, and takes those that begin with the block's number: `{taken}`.
+_EACH = r"""  for (i64 pair = threadIdx.x; 2 * pair < rows; pair += THREADS) {
+    const Words words = philox((u64)pair, (u64)(stream + epoch), (u64)seed);
+#pragma unroll
+    for (u32 k = 0; k < 2; ++k) {
+      const u64 key = (u64)words.at[2 * k] << 32 | words.at[2 * k + 1];
+      const u32 number = (u32)(2 * pair + k), of = SHARE_BITS ? (u32)(key >> (64 - SHARE_BITS) % 64) : 0;
+      if (number >= rows) continue;
+      if (of == share) {
+        const u32 at = atomicAdd(ends + bucket_of(key), 1u);
+        {taken}
+      }
+      lower += of < share;
+    }
+  }"""
+_COUNTED, _BROUGHT = "(void)at;", "if (at < CAPACITY) keys[at] = key, numbers[at] = number;"
 
 _BODY = r"""  const u32 share = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (epoch >= epochs || (!shuffles && share)) return;
@@ -93,24 +113,11 @@ _BODY = r"""  const u32 share = blockIdx.z, lane = threadIdx.x & 31, warp = thre
   const auto bucket_of = [&](u64 key) {
     return BUCKET_BITS ? (u32)(key << SHARE_BITS >> (64 - BUCKET_BITS) % 64) : 0u;
   };
-  const auto each = [&](auto take) {
-    for (i64 pair = threadIdx.x; 2 * pair < rows; pair += THREADS) {
-      const Words words = philox((u64)pair, (u64)(stream + epoch), (u64)seed);
-#pragma unroll
-      for (u32 k = 0; k < 2; ++k) {
-        const u64 key = (u64)words.at[2 * k] << 32 | words.at[2 * k + 1];
-        const u32 of = SHARE_BITS ? (u32)(key >> (64 - SHARE_BITS) % 64) : 0;
-        if (2 * pair + k >= rows) continue;
-        if (of == share) take(key, (u32)(2 * pair + k));
-        lower += of < share;
-      }
-    }
-  };
   // sizes of buckets, and where they begin
   for (u32 i = threadIdx.x; i < BUCKETS; i += THREADS) ends[i] = 0;
   if (threadIdx.x == 0) *before = 0;
   __syncthreads();
-  each([&](u64 key, u32) { atomicAdd(ends + bucket_of(key), 1u); });
+{counted}
   if (SHARE_BITS) atomicAdd(before, lower);
   __syncthreads();
   const auto sum_before = [&](u32 own) {
@@ -133,12 +140,7 @@ _BODY = r"""  const u32 share = blockIdx.z, lane = threadIdx.x & 31, warp = thre
   for (u32 i = threadIdx.x; i < BUCKETS; i += THREADS) ends[i] += sums[i / 32];
   __syncthreads();
   // each key to its bucket, in any order: where a bucket began is where it ends then
-  each([&](u64 key, u32 number) {
-    const u32 at = atomicAdd(ends + bucket_of(key), 1u);
-    if (at >= CAPACITY) return;
-    keys[at] = key;
-    numbers[at] = number;
-  });
+{brought}
   __syncthreads();
   const u32 own = ends[BUCKETS - 1];
   for (u32 i = threadIdx.x; i < own; i += THREADS) {
