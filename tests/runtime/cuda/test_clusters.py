@@ -316,6 +316,6 @@ def test_weights_stay_in_registers(
         md.fit_many(models, *samples(sizes, 128), batch_size=128, verbose=False)
     chain, _, _ = launched[0]
     assert chain.shared_bytes <= 227 << 10
-    options = (*OPTIONS, "-arch=sm_90a", "-default-device", "--ptxas-options=-v")
+    options = (*OPTIONS, "-arch=sm_90a", "--ptxas-options=-v")
     _, log = compiled(module_text([ChainKernel(chain)]), 13, options)
     assert "0 bytes spill stores, 0 bytes spill loads" in log

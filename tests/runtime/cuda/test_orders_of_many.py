@@ -9,11 +9,13 @@ import pytest
 
 from magmadnn.backends.cuda import device_engine, device_memory
 from magmadnn.compiler.cuda.many.permutations import MOST, Permutations, permutations_for
+from magmadnn.compiler.cuda.module import OPTIONS, module_text
 from magmadnn.ops import philox
 from magmadnn.runtime.cuda.data.arrays import copied
 from magmadnn.runtime.cuda.many import orders
 from magmadnn.runtime.cuda.many.leg import Buffer
 from magmadnn.runtime.cuda.many.orders import Shuffled, can_shuffle, shuffle, table_of
+from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.runtime.cuda.devices import DEVICES, on
 
 EPOCHS, STREAM = 2, 7
@@ -74,3 +76,12 @@ def test_blocks_have_room(rows: int, room: int) -> None:
     )
     assert can_shuffle(rows) and not can_shuffle(MOST + 1)
     assert permutations_for(100, room) == Permutations(128)
+
+
+@pytest.mark.parametrize(("major", "architecture"), ARCHITECTURES)
+def test_the_text_compiles(major: int, architecture: str) -> None:
+    """For one block of an order and for several."""
+    variants = [permutations_for(rows, 48 << 10) for rows in (100, 60_000)]
+    assert [v.shares > 1 for v in variants] == [False, True]
+    image, _ = compiled(module_text(variants), major, (*OPTIONS, f"-arch={architecture}"))
+    assert image

@@ -129,7 +129,7 @@ def test_products_are_not_waited_for(
     with on("emulated"), pytest.raises(EndedError):
         models = [network(k, sizes, activation=activation) for k in range(2)]
         md.fit_many(models, *samples(sizes, BATCH), batch_size=BATCH, verbose=False)
-    options = (*OPTIONS, "-arch=sm_90a", "-default-device", "--ptxas-options=-v")
+    options = (*OPTIONS, "-arch=sm_90a", "--ptxas-options=-v")
     kernel = kernel_of(launched[0][0], 90, 227 << 10)
     assert isinstance(kernel, WarpgroupKernel)
     _, log = compiled(module_text([kernel]), 13, options)
