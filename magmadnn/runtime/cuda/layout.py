@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import CONSTANT, VARIABLE, Node, follows_sizes, value_for
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
-from magmadnn.memory.foreign import OnDevice
+from magmadnn.memory.foreign import OnDevice, packed_strides
 from magmadnn.memory.usage import in_units
 from magmadnn.runtime.variables import tensor_of
 
@@ -360,11 +361,14 @@ class Layout:
             self._memory.copy_on_device(to, source, nbytes)
 
 
+_packed = lru_cache(1024)(packed_strides)  # each model of many asks for those of its variables
+
+
 def comes_to(tensor: Any, device: int) -> bool:
     """Whether kernels on a device can work on a variable's own memory; managed memory comes there."""
     if tensor.kind is Kind.HOST or not tensor.memory.writable:
         return False
-    if tensor.strides != np.empty(tensor.shape, tensor.dtype).strides:
+    if tensor.strides != _packed(tensor.shape, tensor.dtype.itemsize):
         return False
     if tensor.kind is Kind.MANAGED:
         tensor.memory.move_to(device)
