@@ -246,12 +246,13 @@ class SharedRows(Rows):
 
 
 def can_share_rows(chain: Chain) -> bool:
-    """Whether values of a row are one number, or as many as there are outputs."""
+    """Whether values of a row are one number, or as many as there are outputs, and others single numbers."""
     steps = [step for step in chain.steps if step.kind in ("rows", "batch")]
     read = {name for step in steps for name in step.reads}
-    widths = [step.columns for step in steps] + [columns for _, _, columns in chain.data]
-    widths += [len(s.values) for s in chain.scalars if s.kind == "constant" and s.name in read]
-    return set(widths) <= {1, chain.outputs}
+    widths = {step.columns for step in steps} | {columns for _, _, columns in chain.data}
+    return widths <= {1, chain.outputs} and not any(
+        len(s.values) > 1 for s in chain.scalars if s.name in read
+    )
 
 
 def lanes_columns(columns: int) -> int:

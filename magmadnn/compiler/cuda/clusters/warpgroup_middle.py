@@ -6,8 +6,6 @@ of the block's 32 and 32 units; a thread's units lie as both factors and sums of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from magmadnn.compiler.cuda.text.formulas import TYPES, Cell, Lines
 
 from .dense_chain import BLOCKS
@@ -223,15 +221,6 @@ _WRITTEN = {
 }
 
 
-def _chosen(cells: Sequence[Cell], number: int) -> str:
-    """The one of the thread's column."""
-    first = LANES * number
-    text = cells[first].text
-    for k, cell in enumerate(cells[first + 1 : first + LANES], 1):
-        text = f"part == {k} ? {cell.text} : {text}"
-    return text
-
-
 class WarpgroupMiddle(Middle):
     """Pieces of a step; arguments as `Middle` has them."""
 
@@ -281,9 +270,6 @@ class WarpgroupMiddle(Middle):
     def _cells(self, lines: Lines) -> Cells:
         chain = self._chain
         cells, columns = cells_of(chain), range(lanes_columns(chain.outputs))
-        for name, own in cells.items():
-            if len(own) == chain.outputs > 1:
-                cells[name] = [lines.let(own[0].dtype, _chosen(own, k)) for k in columns]
         cells["product"] = [Cell(f"z[{k}]", "float32") for k in columns]
         cells["b2"] = [Cell(f"B2[{lanes_column(k).text}]", "float32") for k in columns]
         for name, dtype, count in chain.data:
