@@ -155,8 +155,7 @@ class Tensor(ValueOperators, HasDeviceLayout):
     @property
     def offset(self) -> int:
         """Elements from the beginning of the memory to the first element."""
-        frame = self._frame
-        if frame.size == self._memory.size and frame.flags.c_contiguous:
+        if self._frame.size == self._memory.size and self._frame.flags.c_contiguous:
             return 0  # all of the memory, as most are
         return (address_of(self._frame) - address_of(self._memory.frame())) // self.dtype.itemsize
 
