@@ -62,6 +62,13 @@ def address_of(array: Array) -> int:
     return address
 
 
+def offset_of(frame: Array, memory: MemoryManager) -> int:
+    """Elements from the beginning of the memory to a view's first element."""
+    if frame.size == memory.size and frame.flags.c_contiguous:
+        return 0  # all of it, as most are
+    return (address_of(frame) - address_of(memory.frame())) // frame.itemsize
+
+
 def as_shape(what: str, shape: Any, free: bool = False) -> tuple[int, ...]:
     """A shape as a tuple of integers of at least 0, or -1 where one may be free."""
     try:

@@ -22,7 +22,7 @@ from magmadnn.memory import BFLOAT16, Kind, MemoryManager, as_dtype
 from magmadnn.ops.philox import stream_of
 
 from . import init as initialisers
-from ._layout import address_of, as_shape, assigning, fetched, filled, flat, indexing, settled_index
+from ._layout import as_shape, assigning, fetched, filled, flat, indexing, offset_of, settled_index
 from ._value_operators import ValueOperators
 from .eager.device_layout import HasDeviceLayout
 from .eager.known import known_call, with_types
@@ -155,9 +155,7 @@ class Tensor(ValueOperators, HasDeviceLayout):
     @property
     def offset(self) -> int:
         """Elements from the beginning of the memory to the first element."""
-        if self._frame.size == self._memory.size and self._frame.flags.c_contiguous:
-            return 0  # all of the memory, as most are
-        return (address_of(self._frame) - address_of(self._memory.frame())) // self.dtype.itemsize
+        return offset_of(self._frame, self._memory)
 
     @property
     def memory(self) -> MemoryManager:
