@@ -71,6 +71,11 @@ class StepSlices:
         slices = slices_of(native, rows, values, sizes, batch_size)
         return None if slices is None else cls(step, settings, slices, rows, native.inside)
 
+    def choose(self) -> None:
+        """Choose now which algorithms a device's libraries take, in place of when steps run."""
+        if not isinstance(self._slices, BoundSlices):
+            self._slices.choose()
+
     def changed(self, first: int, last: int) -> None:
         """Tell that rows `first` to `last` of the data have other values now; none of them is being used.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn.comm import Communicator
 from magmadnn.errors import CommunicationError
+
+if TYPE_CHECKING:
+    from magmadnn.optim import StepSlices
 
 
 def told_in(communicator: Communicator, call: str, value: Any) -> list[Any]:
@@ -32,6 +35,24 @@ def told_in(communicator: Communicator, call: str, value: Any) -> list[Any]:
                 "parallel=False where each trains its own"
             )
     return [one["told"] for one in found]
+
+
+def choose_alike(communicator: Communicator, slices: StepSlices | None) -> None:
+    """Let the libraries of all ranks' GPUs take the same algorithms for the same products; collective.
+
+    Each rank chooses by measuring, and sums depend on the choice. So a run that is repeated, or goes on from
+    a checkpoint, which has the choices of one rank, gives the same bits on all.
+
+    Args:
+        communicator: of the ranks; the choice is that of the first who has the product.
+        slices: of steps that are about to run; None where this rank has none.
+    """
+    from magmadnn.runtime.cuda.algorithms import frozen, take_first
+
+    if slices is not None:
+        slices.choose()
+    told: list[Any] = communicator.exchange(frozen())
+    take_first(told)
 
 
 class SameDecisions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,25 @@ from magmadnn.tensor import Operation
 def size_of(spec: Spec) -> int:
     """The number of elements, of a known shape."""
     return int(np.prod(bind_shape(spec.shape, {}), dtype=np.int64))
+
+
+SHORT_BYTES: Final = 1 << 18  # of a sum that takes GPUs little more than to meet
+_WORTH: Final = (
+    4  # times as many bytes: what the others of a bucket have at least, to go without the last
+)
+
+
+def last_apart(nbytes: Sequence[int]) -> int:
+    """How many of the last values of the last bucket, of so many bytes each, travel by themselves.
+
+    Nothing is computed beside the sum of what is ready last: it is short where the others have gone before.
+    """
+    count = total = 0
+    for size in reversed(nbytes):
+        if total + size > SHORT_BYTES:
+            break
+        count, total = count + 1, total + size
+    return count if sum(nbytes) - total >= _WORTH * SHORT_BYTES else 0
 
 
 class Buckets:

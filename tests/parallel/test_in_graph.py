@@ -18,6 +18,7 @@ from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import NumericError
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
+from magmadnn.parallel.buckets import last_apart
 from magmadnn.parallel.in_graph import whole_step
 from magmadnn.parallel.in_graph.beside import Beside
 from magmadnn.parallel.in_graph.slices import RanksSlices
@@ -231,3 +232,19 @@ def test_gradients_on_gpus_travel_alone_where_they_are_large() -> None:
     assert _gpu_buckets(nodes, stored, limit=48) == [[1], [4, 0, 3], [5], [2]]
     stored[3] = np.dtype("float64")
     assert _gpu_buckets(nodes, stored, limit=48) == [[1], [5], [2], [3], [4, 0]]
+
+
+def test_what_is_ready_last_travels_by_itself_where_others_are_many() -> None:
+    """At most 256 KiB, and the others are at least 1 MiB; else all travel together."""
+    small, large = 100 << 10, 1 << 20
+    assert last_apart([large, small, small, small]) == 2
+    assert last_apart([large - 1, small]) == 0
+    assert last_apart([large, large]) == 0
+    assert last_apart([large, 300 << 10, small]) == 1
+    assert last_apart([]) == last_apart([small]) == 0
+    nodes = [
+        placeholder(f"g{k}", Spec((n,), np.dtype("f4"))) for k, n in enumerate((1 << 18, 7, 8))
+    ]
+    stored = [node.dtype for node in nodes]
+    assert _gpu_buckets(nodes, stored, limit=4 << 20) == [[0], [2, 1]]
+    assert _gpu_buckets(nodes[1:], stored[1:], limit=4 << 20) == [[1, 0]]

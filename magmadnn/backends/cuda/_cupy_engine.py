@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
@@ -55,8 +54,10 @@ _EARLY_CAPABILITY = 90  # from which on a kernel may begin before the one in fro
 class CudaGraph:
     """A graph ready to be launched."""
 
-    def __init__(self, engine: CudaEngine, made: int, nodes: Sequence[GraphNode]) -> None:
-        self._engine, self._nodes = engine, nodes
+    def __init__(
+        self, engine: CudaEngine, made: int, nodes: Sequence[GraphNode], patient: Collection[int]
+    ) -> None:
+        self._engine, self._nodes, self._patient = engine, nodes, patient
         self._here, self._launch = engine.here(), driver.launch_graph(made, engine.stream)
         self.call = driver.call_of("cuGraphLaunch", made, engine.stream)
         self._end = weakref.finalize(self, _destroy, engine, made)
@@ -67,7 +68,7 @@ class CudaGraph:
 
     def moved(self, move: Callable[[int], int]) -> CudaGraph | None:
         nodes = moved_nodes(self._nodes, move)
-        return None if nodes is None else self._engine.graph(nodes)
+        return None if nodes is None else self._engine.graph(nodes, self._patient)
 
 
 def _destroy(engine: CudaEngine, made: int) -> None:
@@ -100,29 +101,6 @@ def _destroy_event(engine: CudaEngine, made: int) -> None:
         driver.destroy_event(made)
 
 
-class CurrentContext:
-    """With a context, and alone; may be entered again by who is in it.
-
-    Attributes:
-        lock: who has it is alone;
-        use: makes the context that of the calling thread: both for who enters it for each launch.
-    """
-
-    def __init__(self, context: int) -> None:
-        self.lock, self.use = threading.RLock(), driver.use_context(context)
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        try:
-            self.use()
-        except BaseException:
-            self.lock.release()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        self.lock.release()
-
-
 class CudaCalls:
     """What a stream is given by native code."""
 
@@ -148,11 +126,11 @@ class CudaCalls:
 class CudaLane:
     """A stream of a device."""
 
-    def __init__(self, device: int, stream: int, here: CurrentContext) -> None:
+    def __init__(self, device: int, stream: int, here: driver.CurrentContext) -> None:
         self._device, self.stream, self._here = device, stream, here
         self.calls = CudaCalls(stream)
 
-    def here(self) -> CurrentContext:
+    def here(self) -> driver.CurrentContext:
         """With this device's context, and alone."""
         return self._here
 
@@ -183,7 +161,7 @@ class CudaEngine(CudaLane):
             runtime.free(0)  # makes the context
             context = driver.current_context()
             facts = runtime.getDeviceProperties(device)
-            super().__init__(device, driver.new_stream(), CurrentContext(context))
+            super().__init__(device, driver.new_stream(), driver.CurrentContext(context))
             self.enter = driver.call_of("cuCtxSetCurrent", context)
             self._side = driver.new_stream(apart=True)
         self.capability = facts["major"] * 10 + facts["minor"]
@@ -284,12 +262,13 @@ class CudaEngine(CudaLane):
 
     # --- graphs -----------------------------------------------------------------------------------
 
-    def graph(self, nodes: Sequence[GraphNode]) -> CudaGraph:
+    def graph(self, nodes: Sequence[GraphNode], patient: Collection[int] = ()) -> CudaGraph:
         with self.here():
             nodes = [self._own_kernel(node) for node in nodes]
             graph = driver.new_graph()
             try:
-                made = [self._added(graph, node) for node in nodes]
+                first = [bool(patient) and number not in patient for number in range(len(nodes))]
+                made = [self._added(graph, *pair) for pair in zip(nodes, first, strict=True)]
                 early = self._may_begin_early(nodes)
                 edges = [
                     (made[k], made[number], early)
@@ -297,7 +276,7 @@ class CudaEngine(CudaLane):
                     for k in node.after
                 ]
                 driver.add_edges(graph, edges)
-                return CudaGraph(self, driver.instantiated(graph), nodes)
+                return CudaGraph(self, driver.instantiated(graph, bool(patient)), nodes, patient)
             finally:
                 driver.destroy_graph(graph)
 
@@ -320,16 +299,22 @@ class CudaEngine(CudaLane):
         own = all(isinstance(node, KernelNode) for node in nodes)
         return own and self.capability >= _EARLY_CAPABILITY
 
-    def _added(self, graph: int, node: GraphNode) -> int:
+    def _added(self, graph: int, node: GraphNode, first: bool) -> int:
+        """A node in a graph; `first` if its kernels go before others."""
         if isinstance(node, KernelNode):
             driver.allow_shared_bytes(node.function, node.shared_bytes)
-            return driver.add_kernel(
+            made = driver.add_kernel(
                 graph, node.function, node.grid, node.block, node.shared_bytes, node.arguments
             )
+            if first:
+                driver.let_first(made)
+            return made
         if isinstance(node, EventNode):
             return driver.add_event(graph, node.event.made)
         child = self._captured(node)
         try:
+            for kernel in driver.kernels_of(child) if first else ():
+                driver.let_first(kernel)
             return driver.add_child(graph, child)
         finally:
             driver.destroy_graph(child)

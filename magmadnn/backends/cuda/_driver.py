@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint8, c_uint64, c_void_p
 from functools import cache
@@ -29,6 +30,10 @@ _HOST = -1  # CU_DEVICE_CPU
 _WITHOUT_TIME = 2  # CU_EVENT_DISABLE_TIMING
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _PROGRAMMATIC = 1  # edge type, and port of a kernel
+_KERNEL = 0  # CU_GRAPH_NODE_TYPE_KERNEL
+_PRIORITY = 8  # CU_LAUNCH_ATTRIBUTE_PRIORITY
+_FIRST = -1  # which others, of priority 0, let go first
+_BY_NODES = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 
 
 _allowed: dict[int, int] = {}  # dynamic shared memory, by function; modules are never given back
@@ -42,6 +47,12 @@ class KernelParameters(ctypes.Structure):
         ("parameters", POINTER(c_void_p)), ("extra", c_void_p), ("kernel", c_void_p),
         ("context", c_void_p),
     )  # fmt: skip
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttributeValue."""
+
+    _fields_ = (("number", c_int), ("others", c_uint8 * 60))
 
 
 class EdgeData(ctypes.Structure):
@@ -131,6 +142,29 @@ def current_context() -> int:
 def use_context(context: int) -> Callable[[], None]:
     """What makes it the calling thread's."""
     return prepared("cuCtxSetCurrent", c_void_p(context))
+
+
+class CurrentContext:
+    """With a context, and alone; may be entered again by who is in it.
+
+    Attributes:
+        lock: who has it is alone;
+        use: makes the context that of the calling thread: both for who enters it for each launch.
+    """
+
+    def __init__(self, context: int) -> None:
+        self.lock, self.use = threading.RLock(), use_context(context)
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        try:
+            self.use()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
 
 
 def new_stream(*, apart: bool = False) -> int:
@@ -339,10 +373,28 @@ def add_edges(graph: int, edges: Sequence[tuple[int, int, bool]]) -> None:
         )  # fmt: skip
 
 
-def instantiated(graph: int) -> int:
-    """A graph made ready to be launched."""
-    made = c_void_p()
-    call("cuGraphInstantiateWithFlags", byref(made), c_void_p(graph), c_uint64(0))
+def let_first(kernel: int) -> None:
+    """Let a kernel of a graph go before others where both wait for room on the multiprocessors."""
+    value = LaunchAttribute(_FIRST)
+    call("cuGraphKernelNodeSetAttribute", c_void_p(kernel), c_int(_PRIORITY), byref(value))
+
+
+def kernels_of(graph: int) -> list[int]:
+    """The kernels of a graph, without those of graphs in it."""
+    count, kind = ctypes.c_size_t(), c_int()
+    call("cuGraphGetNodes", c_void_p(graph), None, byref(count))
+    nodes, found = (c_void_p * max(count.value, 1))(), list[int]()
+    call("cuGraphGetNodes", c_void_p(graph), nodes, byref(count))
+    for node in nodes[: count.value]:
+        call("cuGraphNodeGetType", c_void_p(node), byref(kind))
+        found += [node or 0] if kind.value == _KERNEL else []
+    return found
+
+
+def instantiated(graph: int, by_nodes: bool = False) -> int:
+    """A graph made ready to be launched; `by_nodes` if kernels of `let_first` go before others."""
+    made, flags = c_void_p(), c_uint64(_BY_NODES if by_nodes else 0)
+    call("cuGraphInstantiateWithFlags", byref(made), c_void_p(graph), flags)
     return made.value or 0
 
 

@@ -8,7 +8,7 @@ in which it is asked for, and in one order with the copies of `DeviceMemory`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
@@ -384,8 +384,8 @@ class Engine(Protocol):
         """Bytes of workspace that a call wants."""
         ...
 
-    def graph(self, nodes: Sequence[GraphNode]) -> Graph:
-        """A graph of nodes."""
+    def graph(self, nodes: Sequence[GraphNode], patient: Collection[int] = ()) -> Graph:
+        """A graph of nodes; `patient` ones, by number, let others go first where both could run."""
         ...
 
     def alone(self, node: MatrixNode | ArrayNode | HostNode) -> Graph:

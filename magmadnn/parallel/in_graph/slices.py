@@ -15,6 +15,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.optim import StepSlices
 from magmadnn.optim.inputs import Settings
+from magmadnn.parallel.agreement import choose_alike
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.runtime import Executable
 from magmadnn.runtime.step_memory import StepMemory
@@ -98,6 +99,8 @@ class RanksSlices(StepSlices):
         one: Any = step
         with bound({GROUP: comm}):
             found = cls.made(one, executable, settings, data, own, False)
+            if executable.device is not None and comm.size > 1:
+                choose_alike(comm, found)
         if not isinstance(found, RanksSlices):
             return None
         found.executable, found.whole = executable, whole

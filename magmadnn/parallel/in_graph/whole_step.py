@@ -29,7 +29,7 @@ from magmadnn.graph.node import (
     resolve_phase,
     topological,
 )
-from magmadnn.parallel.buckets import size_of
+from magmadnn.parallel.buckets import last_apart, size_of
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.tensor import Operation
 
@@ -321,7 +321,9 @@ def _gpu_buckets(
             found.append(bucket)
         else:
             started[key] = bucket, before + size
-    found += [bucket for bucket, _ in started.values()]
+    for bucket, _ in started.values():
+        count = last_apart([size_of(values[k].spec) * values[k].dtype.itemsize for k in bucket])
+        found += [bucket[:-count], bucket[-count:]] if count else [bucket]
     for bucket in found:  # others stay where the widest stores may begin
         bucket.sort(key=lambda k: size_of(values[k].spec) * values[k].dtype.itemsize % _WIDEST > 0)
     return found

@@ -21,7 +21,7 @@ from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.ranks.leading_axis import among_ranks
-from magmadnn.parallel.buckets import size_of
+from magmadnn.parallel.buckets import last_apart, size_of
 
 BUCKET_BYTES: Final = 4 << 20  # of small sums, as of `DataParallel`; larger ones travel alone
 _PASSED = (OpKind.POINTWISE, OpKind.MOVEMENT)
@@ -127,7 +127,8 @@ def in_buckets(program: Program, limit: int = BUCKET_BYTES) -> Program:
 
     Args:
         program: of a rank, with collectives as GPUs have them (`with_leading_axis`).
-        limit: bytes; a bucket is full that has as many, and a longer sum travels alone.
+        limit: bytes; a bucket is full that has as many, and a longer sum travels alone. What is ready last
+            may travel without the others of its bucket: see `last_apart`.
     """
     calls = [node for node in program.nodes() if node.op is among_ranks]
     before = set(topological([i for call in calls for i in call.inputs]))
@@ -144,6 +145,9 @@ def in_buckets(program: Program, limit: int = BUCKET_BYTES) -> Program:
             last.append(node)
         else:
             buckets.append([node])
+    last = buckets[-1] if buckets and len(buckets[-1]) > 1 else []
+    if count := last_apart([_bytes([node]) for node in last]):
+        buckets[-1:] = [last[:-count], last[-count:]]
     new: dict[Node, Node] = {}
     for bucket in buckets:
         if len(bucket) > 1:

@@ -11,6 +11,7 @@ from magmadnn.comm import Communicator, bound
 from magmadnn.graph.op import Array
 from magmadnn.optim import StepSlices
 from magmadnn.optim.inputs import Settings
+from magmadnn.parallel.agreement import choose_alike
 from magmadnn.parallel.way import even_rows
 from magmadnn.runtime import Executable
 
@@ -60,6 +61,8 @@ class PlacedSlices(StepSlices):
         one: Any = step
         with bound(step.communicator):
             found = cls.made(one, executable, settings, data, rows, False)
+            if executable.device is not None and step.communicator.size > 1:
+                choose_alike(step.communicator, found)
         if not isinstance(found, PlacedSlices):
             return None
         found._own_rows = rows

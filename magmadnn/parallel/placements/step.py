@@ -61,7 +61,7 @@ class PlacedStep(RanksStep):
         parts: of variables that are split.
     """
 
-    is_scattered = True
+    is_scattered = stays_scattered = True
 
     def __init__(
         self,

@@ -3,8 +3,9 @@
 Algorithms differ in the order in which they sum, so the choice belongs to the results. What was chosen is in
 checkpoints, and training that goes on takes the same. The fastest of those that the library proposes is
 found by measuring; what was found is kept on disk for each device and version of the library, so that other
-runs give the same results. Where nothing is to be measured (`MAGMADNN_TUNE_SECONDS=0`), or nothing can be
-kept, it is the library's first proposal.
+runs give the same results. Ranks that train together take what the first of them has chosen (`take_first`).
+Where nothing is to be measured (`MAGMADNN_TUNE_SECONDS=0`), or nothing can be kept, it is the library's
+first proposal.
 """
 
 from __future__ import annotations
@@ -66,6 +67,19 @@ def freeze(chosen: Mapping[str, str]) -> None:
         _wanted.update({words: bytes.fromhex(algorithm) for words, algorithm in chosen.items()})
         for words in chosen:
             _frozen.pop(words, None)
+
+
+def take_first(told: Sequence[Mapping[str, str]]) -> None:
+    """From now on choose for each product what the first of several processes has chosen that has.
+
+    Args:
+        told: what `frozen` gave in each, this one among them, in an order that all of them know.
+    """
+    first: dict[str, str] = {}
+    for one in told:
+        first = {**one, **first}
+    own = frozen()
+    freeze({words: found for words, found in first.items() if own.get(words) != found})
 
 
 def algorithm_of(engine: Engine, device: int, node: Chosen) -> bytes:

@@ -169,3 +169,15 @@ def test_a_classifier_sends_no_more_than_it_needs(
     for one in shared:  # the last two are of the convolution's kernel and bias
         expected = ["all_gather", "all_gather", "all_reduce", "all_gather", "all_reduce"]
         assert one == [*expected, "reduce_scatter", "all_reduce", "all_reduce"]
+
+
+def test_the_sum_that_is_ready_last_travels_by_itself() -> None:
+    """That of the first layer, which updates come last to; the others of its bucket are large."""
+    sizes = (4, 5, 1 << 18, 6)
+    values = [placeholder(f"x{n}", Spec((n,), np.dtype(np.float32))) for n in sizes]
+    sums = [ops.all_reduce(Operation(one) + 1.0, ranks=RANKS) for one in values]
+    targets = [md.variable(f"v{n}", np.zeros(n, np.float32)).node for n in sizes]
+    program = Program((values[0],), tuple((t, s.node) for t, s in zip(targets, sums, strict=True)))
+    found = in_buckets(with_leading_axis(program, 0))
+    lengths = [node.inputs[0].shape for node in found.nodes() if node.op is among_ranks]
+    assert sorted(sum(shape) for shape in lengths) == [4 + 5, 6 + (1 << 18)]

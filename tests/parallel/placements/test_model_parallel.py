@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from typing import Any
@@ -359,3 +359,40 @@ def test_a_callback_sets_parameters_between_epochs(monkeypatch: pytest.MonkeyPat
     assert len(whole) == len(set(cut)) - 1
     for found in results:
         assert_near(found, expected)
+
+
+@pytest.mark.parametrize("way", [md.parallel.ModelParallel, md.parallel.Hybrid])
+def test_parts_stay_where_they_are_between_epochs_that_nobody_looks_at(
+    monkeypatch: pytest.MonkeyPatch, way: Any
+) -> None:
+    """With the same bits; validation, or a callback on one rank, has whole parameters behind each epoch."""
+    given, known = list[str](), Part.give
+    monkeypatch.setattr(
+        Part, "give", lambda part: (given.append(str(part.whole.name)), known(part))[1]
+    )
+
+    class Looks(md.callbacks.Callback):
+        def on_epoch_end(self, fit: Any) -> None:
+            values = fit.model.values().values()
+            sums.append(sum(float(v.sum()) for v in values if v.dtype.kind == "f"))
+
+    def times(callbacks: Sequence[Any] = (), **options: Any) -> tuple[int, Any]:
+        def run(comm: Communicator) -> Any:
+            model = dense()
+            options["callbacks"] = callbacks if comm.rank == 0 else ()
+            how = {"batch_size": 32, "epochs": 3, "verbose": False, **options}
+            model.fit(X, Y, parallel=way(communicator=comm), **how)
+            return {name: value.tobytes() for name, value in model.values().items()}
+
+        given.clear()
+        found = simulate(2, run)
+        assert found[0] == found[1]
+        return max(map(given.count, given)) // 2, found[0]
+
+    sums: list[float] = []
+    once, kept = times()
+    each, looked = times([Looks()])
+    validated, _ = times(validation_split=0.25)
+    assert (once, each, validated) == (1, 3, 3)
+    assert len(sums) == len(set(sums)) == 3
+    assert kept == looked

@@ -25,7 +25,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -201,8 +201,14 @@ class HostMemory:
 class EmulatedGraph:
     """Nodes that run in any order that their edges allow."""
 
-    def __init__(self, nodes: Sequence[GraphNode], engine: Emulator, draw: random.Random) -> None:
-        self.nodes, self._engine, self._draw = nodes, engine, draw
+    def __init__(
+        self,
+        nodes: Sequence[GraphNode],
+        engine: Emulator,
+        draw: random.Random,
+        patient: Collection[int],
+    ) -> None:
+        self.nodes, self._engine, self._draw, self.patient = nodes, engine, draw, patient
         self.call = engine.called("graph", self.launch)
 
     def launch(self) -> None:
@@ -210,7 +216,7 @@ class EmulatedGraph:
 
     def moved(self, move: Callable[[int], int]) -> EmulatedGraph | None:
         nodes = moved_nodes(self.nodes, move)
-        return None if nodes is None else self._engine.graph(nodes)
+        return None if nodes is None else self._engine.graph(nodes, self.patient)
 
     def _run(self) -> None:
         left = {k: set(node.after) for k, node in enumerate(self.nodes)}
@@ -554,14 +560,15 @@ class Emulator:
     def workspace(self, node: MatrixNode | ConvolutionNode | FourierNode) -> int:
         return self.workspace_bytes
 
-    def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
+    def graph(self, nodes: Sequence[GraphNode], patient: Collection[int] = ()) -> EmulatedGraph:
+        assert all(0 <= k < len(nodes) for k in patient)
         for number, node in enumerate(nodes):
             assert all(0 <= k < number for k in node.after)
             assert isinstance(node, GraphNode)
             assert not isinstance(node, MatrixNode) or node.is_captured
             if isinstance(node, AmongNode):
                 node.gpus.prepare(node.kind, node.count, node.dtype, node.stored)
-        self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
+        self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw, patient))
         return self.graphs[-1]
 
     def replay(self, nodes: Sequence[ReplayNode]) -> EmulatedReplay:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from magmadnn import optim
+from magmadnn.backends.cuda.engine import KernelNode
 from magmadnn.runtime.cuda.running import graphs
-from magmadnn.runtime.cuda.schedule import small
-from magmadnn.runtime.cuda.schedule.hazards import edges_of
+from magmadnn.runtime.cuda.schedule import launches, small
+from magmadnn.runtime.cuda.schedule.hazards import edges_of, slack_of
 from tests.runtime.cuda import emulator
 from tests.runtime.cuda.devices import network, samples
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
@@ -31,6 +32,34 @@ def test_what_another_has_waited_for_is_left_out() -> None:
 
 def test_spans_may_overlap_in_part() -> None:
     assert edges_of([([], [(0, 15)]), ([(14, 16)], [C]), ([(0, 14)], [])]) == [(), (0,), (0,)]
+
+
+def test_slack_is_how_much_later_a_launch_could_run() -> None:
+    """A chain of five, one beside its second and third, and two that nobody waits for."""
+    edges = [(), (0,), (1,), (2,), (3,), (0,), (4, 5), (), (7,)]
+    assert slack_of(edges) == [0, 0, 0, 0, 0, 3, 0, 4, 4]
+    assert slack_of([]) == []
+
+
+@needs_compiler
+def test_launches_that_can_wait_let_calls_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In graphs of kernels only none does."""
+    x, y = samples(80, 13, 5)
+
+    def made(width: int) -> list[Any]:
+        with emulated_device() as engine:
+            model = network((13, width, 11, 9, 7, 12, 8, 5), optim.SGD(0.3), device="cuda")
+            model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+            return [*engine.graphs]
+
+    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    assert not any(graph.patient for graph in made(17))
+    monkeypatch.setattr(launches, "choose_gemm", lambda *_: None)  # all products are calls
+    found = [g for g in made(19) if not all(isinstance(node, KernelNode) for node in g.nodes)]
+    assert any(graph.patient for graph in found)
+    for graph in found:
+        slacks = slack_of([node.after for node in graph.nodes])
+        assert graph.patient == {k for k, slack in enumerate(slacks) if slack >= graphs.PATIENT}
 
 
 def test_any_order_that_the_edges_allow_is_right() -> None:

@@ -26,14 +26,19 @@ from magmadnn.comm.gpu import meeting
 from magmadnn.parallel.in_graph import slices, whole_step
 from magmadnn.parallel.placements import slices as placed, step as placed_step
 from magmadnn.parallel.sharding import parameters as pieces
+from magmadnn.runtime.cuda import algorithms
 from magmadnn.runtime.cuda.schedule import launches
 from magmadnn.runtime.cuda.schedule.hazards import edges_of
-from tests.runtime.cuda.emulator import emulated_device
+from tests.runtime.cuda.emulator import Emulator, emulated_device
 
 whole_step.GPU_BUCKET_BYTES = 64  # several buckets
 draw = np.random.default_rng(5)
 x, y = draw.normal(size=(72, 5)), draw.integers(0, 3, 72)
 comm, real = md.comm.world(), DEVICE == "gpu"
+if APART:  # all products are the library's, which prefers other algorithms on each rank
+    launches.choose_gemm = lambda *_: None
+    Emulator.proposals = (b"first", b"second")[:: 1 - 2 * comm.rank]
+    x, y = x[:64], y[:64]  # whole batches
 
 
 class OnHost:
@@ -165,7 +170,7 @@ if comm.size > 1:
     assert_in_order()
 if WAY == "narrow" and comm.size > 1 and not real:
     assert dtypes == {"bfloat16"}, dtypes  # of gradients; weights of rows are known, as all have as many
-told = comm.exchange([alone, found, counts, sorted(kinds)])
+told = comm.exchange([alone, found, counts, sorted(kinds), algorithms.frozen()])
 if comm.rank == 0:
     print(json.dumps(told))
 """
@@ -201,13 +206,29 @@ def test_one_rank_trains_in_slices(tmp_path: Path) -> None:
     check(tmp_path, "emulated", 1, "data")
 
 
-def check(folder: Path, device: str, ranks: int, way: str) -> None:
-    script = f"DEVICE, WAY = {device!r}, {way!r}\n" + SCRIPT
+@needs_compiler
+@pytest.mark.parametrize("way", ["data", "model"])
+def test_ranks_take_the_same_algorithms(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the first rank, whatever the library of another one prefers."""
+    pytest.importorskip("mpi4py")
+    monkeypatch.setenv("MAGMADNN_TUNE_SECONDS", "0")
+    found = check(tmp_path, "emulated", 2, way, apart=True)
+    assert len(found[0]) >= 5 and set(found[0].values()) == {b"first".hex()}
+    assert found[1] == found[0]
+
+
+def check(
+    folder: Path, device: str, ranks: int, way: str, apart: bool = False
+) -> list[dict[str, str]]:
+    """Train; gives the algorithms of each rank."""
+    script = f"DEVICE, WAY, APART = {device!r}, {way!r}, {apart}\n" + SCRIPT
     code, out, errors, _ = launched(folder, ranks, script, "")
     assert code == 0, errors
     told: list[Any] = json.loads(out.splitlines()[-1])
     assert len(told) == ranks
-    for alone, found, counts, kinds in told:
+    for alone, found, counts, kinds, _ in told:
         assert sum(counts) == 4  # whole batches; the last of an epoch has 8 rows
         assert found == told[0][1]
         assert device == "gpu" or kinds == (KINDS[way] if ranks > 1 else [])
@@ -216,3 +237,4 @@ def check(folder: Path, device: str, ranks: int, way: str) -> None:
         assert found[1] == pytest.approx(alone[1], rel=away[0])
         for value, expected in zip(found[0], alone[0], strict=True):
             np.testing.assert_allclose(value, expected, rtol=0, atol=away[1])
+    return [algorithms for *_, algorithms in told]

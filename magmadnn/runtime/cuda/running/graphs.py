@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from magmadnn.backends.cuda.called import Course
 from magmadnn.backends.cuda.engine import (
+    AmongNode,
     ArrayNode,
     Engine,
     Graph,
@@ -27,13 +28,14 @@ from magmadnn.compiler.cuda.text.variant import Chip, Launch, Variant
 from magmadnn.compiler.dump import dump_kernel
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.runtime.cuda.code import chip_of, functions_of
-from magmadnn.runtime.cuda.schedule.hazards import Span, edges_of
+from magmadnn.runtime.cuda.schedule.hazards import Span, edges_of, slack_of
 from magmadnn.runtime.cuda.schedule.launch import Item, Touched, can_be_in_graph, touched_by
 from magmadnn.runtime.cuda.schedule.listing import listing
 from magmadnn.runtime.cuda.schedule.merging.chains import Unit, chains_of, joined
 from magmadnn.runtime.cuda.schedule.merging.levels import levels_of, load_of, outer_of
 from magmadnn.runtime.cuda.schedule.merging.library_groups import groups_around_libraries
 
+PATIENT = 12  # launches behind which others come that nothing may be later than
 _MANY_ROUNDS = 8  # in which multiprocessors take the blocks of a launch
 
 
@@ -99,7 +101,19 @@ def _piece(engine: Engine, part: Launches) -> Graph:
         isinstance(call, MatrixNode) and not call.is_captured
     ):
         return engine.alone(call)
-    return engine.graph(nodes_of(engine, part.items, part.after))
+    return engine.graph(nodes_of(engine, part.items, part.after), _patient(part))
+
+
+def _patient(part: Launches) -> frozenset[int]:
+    """Launches that let others go first: those that could run much later without anything being later.
+
+    So the rows of the next batch are fetched, and large weights updated, where the calls of a library leave
+    room, not in front of those that the next layer waits for.
+    """
+    called = [item.what for item in part.items if isinstance(item.what, LibraryNode)]
+    if all(isinstance(call, AmongNode) for call in called):  # these are kernels, mostly
+        return frozenset()
+    return frozenset(k for k, slack in enumerate(slack_of(part.after)) if slack >= PATIENT)
 
 
 def nodes_of(

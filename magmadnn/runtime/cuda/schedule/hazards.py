@@ -52,6 +52,18 @@ def readers_of(edges: Edges) -> list[list[int]]:
     return found
 
 
+def slack_of(edges: Edges) -> list[int]:
+    """For each launch how many levels later it could run without any other, or the end, being later."""
+    first: list[int] = []
+    for after in edges:
+        first.append(1 + max((first[k] for k in after), default=-1))
+    last = [max(first, default=0)] * len(edges)
+    for number in reversed(range(len(edges))):
+        for other in edges[number]:
+            last[other] = min(last[other], last[number] - 1)
+    return [b - a for a, b in zip(first, last, strict=True)]
+
+
 def _wanted(
     number: int,
     reads: Sequence[Span],

@@ -137,6 +137,11 @@ class CudaSlices:
             layout, self._engine, partial(workspaces_of, runner.device), runner.tensor_float
         )
 
+    def choose(self) -> None:
+        """Choose now which algorithms libraries take, in place of when graphs are made."""
+        for step in range(0 if self._small else len(self._layouts)):
+            self._step(step)
+
     # --- graphs -----------------------------------------------------------------------------------
 
     def _graph(self, *wanted: int | str) -> Graph:
