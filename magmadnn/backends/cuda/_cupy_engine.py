@@ -7,12 +7,12 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
 import numpy as np
 from cupy.cuda import cublas, nvrtc, runtime
-from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import DeviceError
@@ -101,34 +101,12 @@ def _destroy_event(engine: CudaEngine, made: int) -> None:
         driver.destroy_event(made)
 
 
-class CudaCalls:
-    """What a stream is given by native code."""
-
-    def __init__(self, stream: int) -> None:
-        self._stream = stream
-
-    def copy(self, to: int, source: int, nbytes: int) -> NativeCall:
-        return driver.call_of("cuMemcpyAsync", to, source, nbytes, self._stream)
-
-    def launch(self, node: KernelNode, arguments: NDArray[np.int64]) -> NativeCall:
-        driver.allow_shared_bytes(node.function, node.shared_bytes)
-        return driver.launch_call(
-            self._stream, node.function, node.grid, node.block, node.shared_bytes, arguments
-        )
-
-    def mark(self, fence: Any) -> NativeCall:  # a CudaReusableEvent
-        return driver.call_of("cuEventRecord", fence.made, self._stream, held=fence)
-
-    def follow(self, fence: Any) -> NativeCall:
-        return driver.call_of("cuStreamWaitEvent", self._stream, fence.made, 0, held=fence)
-
-
 class CudaLane:
     """A stream of a device."""
 
     def __init__(self, device: int, stream: int, here: driver.CurrentContext) -> None:
         self._device, self.stream, self._here = device, stream, here
-        self.calls = CudaCalls(stream)
+        self.calls = driver.StreamCalls(stream)
 
     def here(self) -> driver.CurrentContext:
         """With this device's context, and alone."""
@@ -171,6 +149,7 @@ class CudaEngine(CudaLane):
         compiler = ".".join(map(str, nvrtc.getVersion()))
         self.versions: tuple[str, ...] = (f"sm_{self.capability}", f"nvrtc {compiler}")
         self._wait = driver.wait_for(self.stream)
+        self._cleared: dict[ConvolutionNode, list[tuple[int, int]]] = {}
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         program = nvrtc.createProgram(text, "magmadnn.cu", (), ())
@@ -416,6 +395,23 @@ class CudaEngine(CudaLane):
             assert self._convolutions is not None
             return self._convolutions.workspace(node)
 
+    def clears(self, node: ConvolutionNode) -> tuple[tuple[int, int], ...]:
+        key = replace(
+            node, x=0, w=0, y=0, workspace=0, bias=bool(node.bias), added=bool(node.added)
+        )
+        if key not in self._cleared:
+            with self.here():
+                graph, end = self._captured(node), node.workspace + self.workspace(node)
+                try:
+                    found = driver.zeroed_first(graph)
+                finally:
+                    driver.destroy_graph(graph)
+            inside = all(node.workspace <= at and at + nbytes <= end for _, at, nbytes in found)
+            spans = [(at - node.workspace, nbytes) for _, at, nbytes in found if inside]
+            self._cleared[key] = spans
+        start = node.workspace
+        return tuple((start + at, start + at + nbytes) for at, nbytes in self._cleared[key])
+
     def alone(self, node: MatrixNode | ArrayNode | HostNode) -> CalledAlone:
         def call() -> None:
             with self.here():
@@ -458,6 +454,9 @@ class CudaEngine(CudaLane):
             call()
         finally:
             graph = driver.end_capture(self._side)
+        if isinstance(node, ConvolutionNode) and node.cleared:
+            for one, *_ in driver.zeroed_first(graph):
+                driver.remove(one)
         return graph
 
     def _call_of(self, node: LibraryNode) -> Callable[[], None]:

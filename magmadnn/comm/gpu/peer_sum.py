@@ -146,11 +146,11 @@ class PeerSum:
         chunk = self._chunk(packs, None if at_once else numbers)
         places = (np.uint64(int(one.data.ptr)) for one in (self._places, self._meetings))
         before = np.int64(count), *places, np.int64(self._half_bytes)
-        ranks = np.int32(self._rank), np.int32(self._ranks)
+        rank = np.int32(self._rank)
         if not at_once:
-            return self._kernel("sum_twice", dtype, stored), (*before, np.int64(chunk), *ranks)
+            return self._kernel("sum_twice", dtype, stored), (*before, np.int64(chunk), rank)
         kernel = self._kernel("pass_once" if numbers is None else "sum_once", dtype, stored)
-        return kernel, (*before, np.int64(chunk), np.int64(count if own else 0), *ranks)
+        return kernel, (*before, np.int64(chunk), np.int64(count if own else 0), rank)
 
     def add_now(self, source: Array, result: Array) -> None:
         """`add` on CuPy's current stream, behind earlier calls on other streams; outside of graphs."""
@@ -174,6 +174,7 @@ class PeerSum:
 
     def _kernel(self, name: str, dtype: str, stored: str) -> Any:
         if (key := (dtype, stored)) not in self._modules:
-            code = text_of(NUMBERS[key]) if key in NUMBERS else text_of_passes()
+            ranks = self._ranks
+            code = text_of(NUMBERS[key], ranks) if key in NUMBERS else text_of_passes(ranks)
             self._modules[key] = self._cupy.RawModule(code=code, options=("--std=c++17",))
         return self._modules[key].get_function(name)

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 THREADS: Final = 512  # of a block
 MOST_RANKS: Final = 8
 PACK: Final = 16  # bytes that a thread reads or writes at a time,
-AHEAD: Final = 4  # and how many of these it begins before it waits for the first
+IN_FLIGHT: Final = 8  # and how many of these it begins, of all ranks, before it waits for the first
 
 
 _BYTES: Final = {"float": 4, "double": 8, "unsigned short": 2, "unsigned char": 1}
@@ -82,9 +82,11 @@ _BYTES_AS_THEY_ARE: Final = Numbers(
 
 _COMMON: Final = """
 #define ALL_AHEAD(k) _Pragma("unroll") for (int k = 0; k < AHEAD; ++k)
+#define ALL_OTHERS(step) _Pragma("unroll") for (int step = 1; step < RANKS; ++step)
+#define ALL_RANKS(r) _Pragma("unroll") for (int r = 0; r < RANKS; ++r)
 
 struct alignas(16) Pack { unsigned words[4]; };
-struct Gpus { unsigned long long inbox[MOST_RANKS], flags[MOST_RANKS]; };
+struct Places { unsigned long long inbox[MOST_RANKS], flags[MOST_RANKS]; };
 
 __device__ __forceinline__ float float_of(unsigned bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
@@ -107,10 +109,12 @@ static unsigned seen(const unsigned *flag) {
 }
 #endif
 
-// In a graph a kernel may begin while those before it run; a call waits until they are done.
+// In a graph a kernel may begin while those before it run; a call waits until they are done, and then lets
+// later ones begin, which wait for it.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
@@ -118,39 +122,85 @@ __device__ __forceinline__ bool aligned(const void *source, const void *result, 
   return ((unsigned long long)source | (unsigned long long)result | apart) % 16 == 0;
 }
 
-// Elements from `at` on, as far as there are any; those behind are 0.
-__device__ __forceinline__ Pack loaded(const ELEMENT *source, long long at, long long count, bool whole) {
+// A pack of elements, of which all are there and lie as packs do if WHOLE; else those that are not are 0.
+template <bool WHOLE>
+__device__ __forceinline__ Pack loaded(const ELEMENT *source, long long pack, long long count) {
+  if (WHOLE) return ((const Pack *)source)[pack];
   Pack found = {{0u, 0u, 0u, 0u}};
-  if (whole && at + LANES <= count) return *(const Pack *)(source + at);
   ELEMENT *items = (ELEMENT *)&found;
   for (int k = 0; k < LANES; ++k)
-    if (at + k < count) items[k] = source[at + k];
+    if (pack * LANES + k < count) items[k] = source[pack * LANES + k];
   return found;
 }
 
 struct Sums { alignas(16) RESULT items[LANES]; };
 
-__device__ __forceinline__ void stored(
-    RESULT *result, const Sums &sums, long long at, long long count, bool whole) {
-  if (whole && at + LANES <= count) {
-    for (int k = 0; k < PACKS_OF_SUMS; ++k) ((Pack *)(result + at))[k] = ((const Pack *)&sums)[k];
+template <bool WHOLE>
+__device__ __forceinline__ void stored(RESULT *result, const Sums &sums, long long pack, long long count) {
+  if (WHOLE) {
+    Pack *to = (Pack *)result + pack * PACKS_OF_SUMS;
+    for (int k = 0; k < PACKS_OF_SUMS; ++k) to[k] = ((const Pack *)&sums)[k];
     return;
   }
   for (int k = 0; k < LANES; ++k)
-    if (at + k < count) result[at + k] = sums.items[k];
+    if (pack * LANES + k < count) result[pack * LANES + k] = sums.items[k];
+}
+
+// The place of a pack that a thread reads: the last one stands for those behind it, so that no load waits for
+// a branch.
+__device__ __forceinline__ long long within(long long pack, long long last) {
+  return pack < last ? pack : last - 1;
+}
+
+// What a thread knows of the GPUs: inboxes, its own rank's first and the others' in turn; and of the flags of
+// this block one for another GPU and one of its, for a thread that meets it.
+struct Gpus {
+  unsigned long long inbox[RANKS];
+  unsigned *told;
+  const unsigned *own;
+  bool meets;
+};
+
+__device__ __forceinline__ Gpus gpus_at(const Places *all, int rank) {
+  Gpus gpus;
+  ALL_RANKS(step) gpus.inbox[step] = all->inbox[(rank + step) % RANKS];
+  const int other = (int)threadIdx.x < RANKS ? (int)threadIdx.x : rank, row = (int)blockIdx.x * MOST_RANKS;
+  gpus.meets = other != rank;
+  gpus.told = (unsigned *)all->flags[other] + row + rank;
+  gpus.own = (const unsigned *)all->flags[rank] + row + other;
+  return gpus;
 }
 
 // Wait until this block of all other GPUs has come as far; what they wrote before is seen then.
-__device__ __forceinline__ void meet(const Gpus &gpus, int rank, int ranks, int turn, unsigned number) {
+__device__ __forceinline__ void meet(const Gpus &gpus, int turn, unsigned number) {
   __syncthreads();
-  const int other = (int)threadIdx.x;
-  if (other < ranks && other != rank) {
-    const int row = (turn * (int)gridDim.x + (int)blockIdx.x) * MOST_RANKS;
-    publish((unsigned *)gpus.flags[other] + row + rank, number);
-    const unsigned *own = (const unsigned *)gpus.flags[rank] + row + other;
-    while ((int)(seen(own) - number) < 0) {}
+  if (gpus.meets) {
+    const int row = turn * (int)gridDim.x * MOST_RANKS;
+    publish(gpus.told + row, number);
+    while ((int)(seen(gpus.own + row) - number) < 0) {}
   }
   __syncthreads();
+}
+
+// Send packs `first` to `last` of `source`, or with `apart` of what lies so many elements behind it for each
+// GPU, to the place of this rank in the others' inboxes.
+template <bool WHOLE>
+__device__ __forceinline__ void send(
+    const Gpus &gpus, const ELEMENT *source, long long count, long long apart, long long first,
+    long long last, long long place, int rank) {
+  for (long long i = first + threadIdx.x; i < last; i += AHEAD * blockDim.x) {
+    Pack sent[RANKS][AHEAD];
+    ALL_OTHERS(step) if (step == 1 || apart) ALL_AHEAD(k)
+      sent[step][k] = loaded<WHOLE>(
+          source + (rank + step) % RANKS * apart, within(i + k * blockDim.x, last), count);
+    ALL_OTHERS(step) {
+      Pack *to = (Pack *)(gpus.inbox[step] + place);
+      ALL_AHEAD(k) {
+        const Pack one = apart ? sent[step][k] : sent[1][k];
+        if (i + k * blockDim.x < last) to[i + k * blockDim.x] = one;
+      }
+    }
+  }
 }
 """
 
@@ -161,121 +211,135 @@ _SENT: Final = """\
   for (long long start = 0; start < packs; start += chunk) {
     ++number;
     const long long half = (number & 1) * half_bytes, end = start + chunk < packs ? start + chunk : packs;
-    const long long first = start + blockIdx.x * each + threadIdx.x;
-    const long long limit = start + (blockIdx.x + 1) * each, last = limit < end ? limit : end;
-    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
-      Pack sent[AHEAD];
-      for (int step = 1; step < ranks; ++step) {
-        const int other = (rank + step) % ranks;
-        if (step == 1 || apart)
-          ALL_AHEAD(k) if (i + k * blockDim.x < last)
-            sent[k] = loaded(source + other * apart, (i + k * blockDim.x) * LANES, count, whole);
-        Pack *to = (Pack *)(gpus.inbox[other] + half) + rank * chunk - start;
-        ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sent[k];
-      }
-    }
+    const long long first = start + blockIdx.x * each;
+    const long long limit = first + each, last = limit < end ? limit : end;
+    const bool all_there = whole && last * LANES <= count;
+    const long long place = half + (rank * chunk - start) * 16;
+    if (all_there) send<true>(gpus, source, count, apart, first, last, place, rank);
+    else send<false>(gpus, source, count, apart, first, last, place, rank);
 """
 
 _SUMS: Final = (
     """
-// The sum of what others sent to places of an inbox that lie `apart` packs from each other, and of `own`.
-__device__ __forceinline__ Sums added(const Pack *place, long long apart, Pack own, int rank, int ranks) {
-  TOTAL totals[LANES];
-  for (int r = 0; r < ranks; ++r) {
-    const Pack one = r == rank ? own : place[r * apart];
-    const ELEMENT *items = (const ELEMENT *)&one;
-    for (int k = 0; k < LANES; ++k) {
-      const ELEMENT x = items[k];
-      totals[k] = r ? totals[k] + (TOTAL)WIDE : (TOTAL)WIDE;
-    }
-  }
+// The sum of a pack of each rank, in their order.
+template <int K>
+__device__ __forceinline__ Sums added(const Pack (&packs)[RANKS][K], int k) {
   Sums sums;
-  for (int k = 0; k < LANES; ++k) {
-    const TOTAL x = totals[k];
-    sums.items[k] = NARROW;
+  _Pragma("unroll") for (int lane = 0; lane < LANES; ++lane) {
+    TOTAL total = 0;
+    ALL_RANKS(r) {
+      const ELEMENT x = ((const ELEMENT *)&packs[r][k])[lane];
+      total = r ? total + (TOTAL)WIDE : (TOTAL)WIDE;
+    }
+    const TOTAL x = total;
+    sums.items[lane] = NARROW;
   }
   return sums;
 }
 
+// The sums of packs that others sent, `apart` packs from each other in an inbox, and of own ones; if SENDS
+// they are sent to a place in the others' inboxes too.
+template <bool WHOLE, bool SENDS>
+__device__ __forceinline__ void add_up(
+    const Gpus &gpus, const Pack *inbox, long long apart, const ELEMENT *source, RESULT *result,
+    long long count, long long from, long long last, int rank, long long place) {
+  for (long long i = threadIdx.x; i < last; i += AHEAD * blockDim.x) {
+    Pack packs[RANKS][AHEAD];
+    ALL_RANKS(r) ALL_AHEAD(k) {
+      const long long at = within(i + k * blockDim.x, last);
+      if (WHOLE) packs[r][k] = *(r == rank ? (const Pack *)source + from + at : inbox + r * apart + at);
+      else packs[r][k] = r == rank ? loaded<false>(source, from + at, count) : inbox[r * apart + at];
+    }
+    Sums sums[AHEAD];
+    ALL_AHEAD(k) sums[k] = added(packs, k);
+    if (SENDS) ALL_OTHERS(step) {
+      Sums *to = (Sums *)(gpus.inbox[step] + place);
+      ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sums[k];
+    }
+    ALL_AHEAD(k) if (i + k * blockDim.x < last)
+      stored<WHOLE>(result, sums[k], from + i + k * blockDim.x, count);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
-    const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
-    long long half_bytes, long long chunk, long long apart, int rank, int ranks) {
+    const ELEMENT *source, RESULT *result, long long count, const Places *all, unsigned *meetings,
+    long long half_bytes, long long chunk, long long apart, int rank) {
+  const Gpus gpus = gpus_at(all, rank);
   wait_for_earlier_kernels();
-  const Gpus gpus = *all;
   const bool whole = aligned(source, result, apart * sizeof(ELEMENT));
 """
     + _SENT
-    + """    meet(gpus, rank, ranks, 0, number);
-    const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half);
+    + """    meet(gpus, 0, number);
+    const Pack *inbox = (const Pack *)(gpus.inbox[0] + half) + first - start;
     const ELEMENT *kept = source + rank * apart;
-    for (long long i = first; i < last; i += AHEAD * blockDim.x) {
-      Sums sums[AHEAD];
-      ALL_AHEAD(k) if (i + k * blockDim.x < last) {
-        const long long at = i + k * blockDim.x;
-        sums[k] = added(inbox + at - start, chunk, loaded(kept, at * LANES, count, whole), rank, ranks);
-      }
-      ALL_AHEAD(k) if (i + k * blockDim.x < last)
-        stored(result, sums[k], (i + k * blockDim.x) * LANES, count, whole);
-    }
+    const long long own = last - first;
+    if (all_there) add_up<true, false>(gpus, inbox, chunk, kept, result, count, first, own, rank, 0);
+    else add_up<false, false>(gpus, inbox, chunk, kept, result, count, first, own, rank, 0);
   }
   __syncthreads();
   if (threadIdx.x == 0) meetings[blockIdx.x] = number;
 }
 
+// Copy the sums of others' parts of a block from the inbox.
+template <bool WHOLE>
+__device__ __forceinline__ void take_sums(
+    const Sums *sums, RESULT *result, long long count, long long block, long long each, long long packs,
+    int rank) {
+  for (long long i = threadIdx.x; i < each; i += AHEAD * blockDim.x) {
+    Sums found[RANKS][AHEAD];
+    ALL_OTHERS(step) ALL_AHEAD(k)
+      found[step][k] = sums[(rank + step) % RANKS * each + within(i + k * blockDim.x, each)];
+    ALL_OTHERS(step) ALL_AHEAD(k) {
+      const long long at = i + k * blockDim.x, pack = block + (rank + step) % RANKS * each + at;
+      if (at < each && (WHOLE || pack < packs)) stored<WHOLE>(result, found[step][k], pack, count);
+    }
+  }
+}
+
+// Send the others' parts of a block to them.
+template <bool WHOLE>
+__device__ __forceinline__ void send_parts(
+    const Gpus &gpus, const ELEMENT *source, long long count, long long block, long long each,
+    long long place, int rank) {
+  for (long long i = threadIdx.x; i < each; i += AHEAD * blockDim.x) {
+    Pack sent[RANKS][AHEAD];
+    ALL_OTHERS(step) ALL_AHEAD(k) {
+      const long long part = block + (rank + step) % RANKS * each;
+      sent[step][k] = loaded<WHOLE>(source, part + within(i + k * blockDim.x, each), count);
+    }
+    ALL_OTHERS(step) {
+      Pack *to = (Pack *)(gpus.inbox[step] + place);
+      ALL_AHEAD(k) if (i + k * blockDim.x < each) to[i + k * blockDim.x] = sent[step][k];
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
-    const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
-    long long half_bytes, long long chunk, int rank, int ranks) {
+    const ELEMENT *source, RESULT *result, long long count, const Places *all, unsigned *meetings,
+    long long half_bytes, long long chunk, int rank) {
+  const Gpus gpus = gpus_at(all, rank);
   wait_for_earlier_kernels();
-  const Gpus gpus = *all;
   const bool whole = aligned(source, result, 0);
-  const long long packs = (count + LANES - 1) / LANES, parts = (long long)gridDim.x * ranks;
-  const long long each = chunk / parts;  // packs of a part; `chunk` is a multiple
+  const long long packs = (count + LANES - 1) / LANES;
+  const long long each = chunk / ((long long)gridDim.x * RANKS);  // packs of a part; `chunk` is a multiple
   unsigned number = meetings[blockIdx.x];
   for (long long start = 0; start < packs; start += chunk) {
     ++number;
-    const long long half = (number & 1) * half_bytes;
-    const long long block = start + blockIdx.x * each * ranks;
-    for (int step = 1; step < ranks; ++step) {
-      const int other = (rank + step) % ranks;
-      Pack *inbox = (Pack *)(gpus.inbox[other] + half) + (rank * (long long)gridDim.x + blockIdx.x) * each;
-      const long long part = block + other * each, last = part + each < packs ? each : packs - part;
-      for (long long i = threadIdx.x; i < last; i += AHEAD * blockDim.x) {
-        Pack own[AHEAD];
-        ALL_AHEAD(k) if (i + k * blockDim.x < last)
-          own[k] = loaded(source, (part + i + k * blockDim.x) * LANES, count, whole);
-        ALL_AHEAD(k) if (i + k * blockDim.x < last) inbox[i + k * blockDim.x] = own[k];
-      }
-    }
-    meet(gpus, rank, ranks, 0, number);
-    const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half) + blockIdx.x * each;
-    const long long part = block + rank * each, sums_at = half + chunk * 16;
-    const long long own_last = part + each < packs ? each : packs - part;
-    for (long long i = threadIdx.x; i < own_last; i += AHEAD * blockDim.x) {
-      Sums sums[AHEAD];
-      ALL_AHEAD(k) if (i + k * blockDim.x < own_last) {
-        const long long at = i + k * blockDim.x;
-        const Pack own = loaded(source, (part + at) * LANES, count, whole);
-        sums[k] = added(inbox + at, gridDim.x * each, own, rank, ranks);
-      }
-      for (int step = 1; step < ranks; ++step) {
-        Sums *to = (Sums *)(gpus.inbox[(rank + step) % ranks] + sums_at) + part - start;
-        ALL_AHEAD(k) if (i + k * blockDim.x < own_last) to[i + k * blockDim.x] = sums[k];
-      }
-      ALL_AHEAD(k) if (i + k * blockDim.x < own_last)
-        stored(result, sums[k], (part + i + k * blockDim.x) * LANES, count, whole);
-    }
-    meet(gpus, rank, ranks, 1, number);
-    const Sums *sums = (const Sums *)(gpus.inbox[rank] + sums_at);
-    for (int step = 1; step < ranks; ++step) {
-      const long long theirs = block + (rank + step) % ranks * each;
-      const long long last = theirs + each < packs ? each : packs - theirs;
-      for (long long i = threadIdx.x; i < last; i += AHEAD * blockDim.x) {
-        Sums found[AHEAD];
-        ALL_AHEAD(k) if (i + k * blockDim.x < last) found[k] = sums[theirs + i + k * blockDim.x - start];
-        ALL_AHEAD(k) if (i + k * blockDim.x < last)
-          stored(result, found[k], (theirs + i + k * blockDim.x) * LANES, count, whole);
-      }
-    }
+    const long long half = (number & 1) * half_bytes, sums_at = half + chunk * 16;
+    const long long block = start + blockIdx.x * each * RANKS, part = block + rank * each;
+    const bool all_there = whole && (block + each * RANKS) * LANES <= count;
+    const long long place = half + (rank * (long long)gridDim.x + blockIdx.x) * each * 16;
+    if (all_there) send_parts<true>(gpus, source, count, block, each, place, rank);
+    else send_parts<false>(gpus, source, count, block, each, place, rank);
+    meet(gpus, 0, number);
+    const Pack *inbox = (const Pack *)(gpus.inbox[0] + half) + blockIdx.x * each;
+    const long long apart = gridDim.x * each, to = sums_at + (part - start) * (long long)sizeof(Sums);
+    if (all_there) add_up<true, true>(gpus, inbox, apart, source, result, count, part, each, rank, to);
+    else add_up<false, true>(gpus, inbox, apart, source, result, count, part, each, rank, to);
+    meet(gpus, 1, number);
+    const Sums *sums = (const Sums *)(gpus.inbox[0] + sums_at) + (block - start);
+    if (all_there) take_sums<true>(sums, result, count, block, each, packs, rank);
+    else take_sums<false>(sums, result, count, block, each, packs, rank);
   }
   __syncthreads();
   if (threadIdx.x == 0) meetings[blockIdx.x] = number;
@@ -285,31 +349,45 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
 
 _PASSES: Final = (
     """
+// Store packs `first` to `last` of others, in the order of ranks.
+template <bool WHOLE>
+__device__ __forceinline__ void take(
+    const Pack *inbox, long long apart, RESULT *result, long long count, long long first, long long last,
+    int rank) {
+  for (long long i = first + threadIdx.x; i < last; i += AHEAD * blockDim.x) {
+    Pack found[RANKS][AHEAD];
+    ALL_OTHERS(step) ALL_AHEAD(k)
+      found[step][k] = inbox[(rank + step) % RANKS * apart + within(i + k * blockDim.x, last)];
+    ALL_OTHERS(step) ALL_AHEAD(k) if (i + k * blockDim.x < last)
+      stored<WHOLE>(
+          result + (rank + step) % RANKS * count, *(const Sums *)&found[step][k], i + k * blockDim.x, count);
+  }
+}
+
+template <bool WHOLE>
+__device__ __forceinline__ void keep(
+    const ELEMENT *kept, RESULT *result, long long count, long long first, long long last) {
+  for (long long i = first + threadIdx.x; i < last; i += blockDim.x) {
+    const Pack own = loaded<WHOLE>(kept, i, count);
+    stored<WHOLE>(result, *(const Sums *)&own, i, count);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) pass_once(
-    const ELEMENT *source, RESULT *result, long long count, const Gpus *all, unsigned *meetings,
-    long long half_bytes, long long chunk, long long apart, int rank, int ranks) {
+    const ELEMENT *source, RESULT *result, long long count, const Places *all, unsigned *meetings,
+    long long half_bytes, long long chunk, long long apart, int rank) {
+  const Gpus gpus = gpus_at(all, rank);
   wait_for_earlier_kernels();
-  const Gpus gpus = *all;
   const bool whole = aligned(source, result, apart | count);
 """
     + _SENT
     + """    const ELEMENT *kept = source + rank * apart;
-    for (long long i = first; i < last; i += blockDim.x) {
-      const Pack own = loaded(kept, i * LANES, count, whole);
-      stored(result + rank * count, *(const Sums *)&own, i * LANES, count, whole);
-    }
-    meet(gpus, rank, ranks, 0, number);
-    for (int step = 1; step < ranks; ++step) {
-      const int other = (rank + step) % ranks;
-      const Pack *inbox = (const Pack *)(gpus.inbox[rank] + half) + other * chunk - start;
-      RESULT *to = result + other * count;
-      for (long long i = first; i < last; i += AHEAD * blockDim.x) {
-        Pack found[AHEAD];
-        ALL_AHEAD(k) if (i + k * blockDim.x < last) found[k] = inbox[i + k * blockDim.x];
-        ALL_AHEAD(k) if (i + k * blockDim.x < last)
-          stored(to, *(const Sums *)&found[k], (i + k * blockDim.x) * LANES, count, whole);
-      }
-    }
+    if (all_there) keep<true>(kept, result + rank * count, count, first, last);
+    else keep<false>(kept, result + rank * count, count, first, last);
+    meet(gpus, 0, number);
+    const Pack *inbox = (const Pack *)(gpus.inbox[0] + half) - start;
+    if (all_there) take<true>(inbox, chunk, result, count, first, last, rank);
+    else take<false>(inbox, chunk, result, count, first, last, rank);
   }
   __syncthreads();
   if (threadIdx.x == 0) meetings[blockIdx.x] = number;
@@ -318,17 +396,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) pass_once(
 )
 
 
-def text_of(numbers: Numbers) -> str:
-    """The kernels `sum_once` and `sum_twice` for these elements."""
-    return _defined(numbers) + _COMMON + _SUMS
+def text_of(numbers: Numbers, ranks: int) -> str:
+    """The kernels `sum_once` and `sum_twice` for these elements, of so many ranks."""
+    return _defined(numbers, ranks) + _COMMON + _SUMS
 
 
-def text_of_passes() -> str:
+def text_of_passes(ranks: int) -> str:
     """The kernel `pass_once`, whose elements are bytes."""
-    return _defined(_BYTES_AS_THEY_ARE) + _COMMON + _PASSES
+    return _defined(_BYTES_AS_THEY_ARE, ranks) + _COMMON + _PASSES
 
 
-def _defined(numbers: Numbers) -> str:
+def _defined(numbers: Numbers, ranks: int) -> str:
     words = {
         "ELEMENT": numbers.element,
         "TOTAL": numbers.total,
@@ -339,6 +417,7 @@ def _defined(numbers: Numbers) -> str:
         "PACKS_OF_SUMS": str(numbers.packs_of_sums),
         "MOST_RANKS": str(MOST_RANKS),
         "THREADS": str(THREADS),
-        "AHEAD": str(AHEAD),
+        "RANKS": str(ranks),
+        "AHEAD": str(max(IN_FLIGHT // ranks, 1)),
     }
     return "".join(f"#define {name} {value}\n" for name, value in words.items())

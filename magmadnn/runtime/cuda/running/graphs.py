@@ -113,7 +113,12 @@ def _patient(part: Launches) -> frozenset[int]:
     called = [item.what for item in part.items if isinstance(item.what, LibraryNode)]
     if all(isinstance(call, AmongNode) for call in called):  # these are kernels, mostly
         return frozenset()
-    return frozenset(k for k, slack in enumerate(slack_of(part.after)) if slack >= PATIENT)
+    slacks = zip(part.items, slack_of(part.after), strict=True)
+    return frozenset(
+        k
+        for k, (item, slack) in enumerate(slacks)
+        if slack >= PATIENT and not isinstance(item.what, AmongNode)  # which other GPUs wait for
+    )
 
 
 def nodes_of(
