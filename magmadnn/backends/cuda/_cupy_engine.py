@@ -7,7 +7,6 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
@@ -149,7 +148,6 @@ class CudaEngine(CudaLane):
         compiler = ".".join(map(str, nvrtc.getVersion()))
         self.versions: tuple[str, ...] = (f"sm_{self.capability}", f"nvrtc {compiler}")
         self._wait = driver.wait_for(self.stream)
-        self._cleared: dict[ConvolutionNode, list[tuple[int, int]]] = {}
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         program = nvrtc.createProgram(text, "magmadnn.cu", (), ())
@@ -395,23 +393,6 @@ class CudaEngine(CudaLane):
             assert self._convolutions is not None
             return self._convolutions.workspace(node)
 
-    def clears(self, node: ConvolutionNode) -> tuple[tuple[int, int], ...]:
-        key = replace(
-            node, x=0, w=0, y=0, workspace=0, bias=bool(node.bias), added=bool(node.added)
-        )
-        if key not in self._cleared:
-            with self.here():
-                graph, end = self._captured(node), node.workspace + self.workspace(node)
-                try:
-                    found = driver.zeroed_first(graph)
-                finally:
-                    driver.destroy_graph(graph)
-            inside = all(node.workspace <= at and at + nbytes <= end for _, at, nbytes in found)
-            spans = [(at - node.workspace, nbytes) for _, at, nbytes in found if inside]
-            self._cleared[key] = spans
-        start = node.workspace
-        return tuple((start + at, start + at + nbytes) for at, nbytes in self._cleared[key])
-
     def alone(self, node: MatrixNode | ArrayNode | HostNode) -> CalledAlone:
         def call() -> None:
             with self.here():
@@ -454,9 +435,6 @@ class CudaEngine(CudaLane):
             call()
         finally:
             graph = driver.end_capture(self._side)
-        if isinstance(node, ConvolutionNode) and node.cleared:
-            for one, *_ in driver.zeroed_first(graph):
-                driver.remove(one)
         return graph
 
     def _call_of(self, node: LibraryNode) -> Callable[[], None]:

@@ -30,7 +30,7 @@ _HOST = -1  # CU_DEVICE_CPU
 _WITHOUT_TIME = 2  # CU_EVENT_DISABLE_TIMING
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _PROGRAMMATIC = 1  # edge type, and port of a kernel
-_KERNEL, _MEMSET = 0, 2  # CU_GRAPH_NODE_TYPE_KERNEL and _MEMSET
+_KERNEL = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 _PRIORITY = 8  # CU_LAUNCH_ATTRIBUTE_PRIORITY
 _FIRST = -1  # which others, of priority 0, let go first
 _BY_NODES = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
@@ -53,15 +53,6 @@ class LaunchAttribute(ctypes.Structure):
     """CUlaunchAttributeValue."""
 
     _fields_ = (("number", c_int), ("others", c_uint8 * 60))
-
-
-class MemsetParameters(ctypes.Structure):
-    """CUDA_MEMSET_NODE_PARAMS_v1."""
-
-    _fields_ = (
-        ("address", c_uint64), ("pitch", ctypes.c_size_t), ("value", c_uint), ("item", c_uint),
-        ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
-    )  # fmt: skip
 
 
 class EdgeData(ctypes.Structure):
@@ -412,38 +403,13 @@ def let_first(kernel: int) -> None:
 
 def kernels_of(graph: int) -> list[int]:
     """The kernels of a graph, without those of graphs in it."""
-    return _nodes_of(graph, _KERNEL)
-
-
-def zeroed_first(graph: int) -> list[tuple[int, int, int]]:
-    """Nodes of a graph that write zeros before it does anything else: each, its address and its bytes."""
-    sets, found = _nodes_of(graph, _MEMSET), list[tuple[int, int, int]]()
-    for node in sets:
-        told, count = MemsetParameters(), ctypes.c_size_t()
-        call("cuGraphMemsetNodeGetParams", c_void_p(node), byref(told))
-        call("cuGraphNodeGetDependencies", c_void_p(node), None, byref(count))
-        before = (c_void_p * max(count.value, 1))()
-        call("cuGraphNodeGetDependencies", c_void_p(node), before, byref(count))
-        if told.value or told.height != 1 or not set(before[: count.value]) <= set(sets):
-            return []
-        found.append((node, told.address, told.width * told.item))
-    return found
-
-
-def remove(node: int) -> None:
-    """Take a node out of its graph; what came after it comes after nothing instead."""
-    call("cuGraphDestroyNode", c_void_p(node))
-
-
-def _nodes_of(graph: int, wanted: int) -> list[int]:
-    """The nodes of one type."""
     count, kind = ctypes.c_size_t(), c_int()
     call("cuGraphGetNodes", c_void_p(graph), None, byref(count))
     nodes, found = (c_void_p * max(count.value, 1))(), list[int]()
     call("cuGraphGetNodes", c_void_p(graph), nodes, byref(count))
     for node in nodes[: count.value]:
         call("cuGraphNodeGetType", c_void_p(node), byref(kind))
-        found += [node or 0] if kind.value == wanted else []
+        found += [node or 0] if kind.value == _KERNEL else []
     return found
 
 

@@ -146,7 +146,6 @@ class ConvolutionNode:
         workspace: as for `MatrixNode`.
         after: as for `KernelNode`.
         algorithm: as for `ProductNode`.
-        cleared: whether what the call would write zeros to first (`Engine.clears`) holds zeros already.
     """
 
     function: str
@@ -168,7 +167,6 @@ class ConvolutionNode:
     added: int = 0
     positive: bool = False
     pitches: tuple[int, int, int] = (0, 0, 0)
-    cleared: bool = False
 
     @property
     def result(self) -> int:
@@ -384,10 +382,6 @@ class Engine(Protocol):
 
     def workspace(self, node: MatrixNode | ConvolutionNode | FourierNode) -> int:
         """Bytes of workspace that a call wants."""
-        ...
-
-    def clears(self, node: ConvolutionNode) -> tuple[tuple[int, int], ...]:
-        """Where in its workspace a call writes zeros before all else: first and last addresses."""
         ...
 
     def graph(self, nodes: Sequence[GraphNode], patient: Collection[int] = ()) -> Graph:

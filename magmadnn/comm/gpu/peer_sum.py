@@ -167,10 +167,12 @@ class PeerSum:
         With `numbers` ranks send each other sums of these, each those of its part.
         """
         if numbers is None:
-            return min(packs, self._half_bytes // PACK // self._ranks)
-        parts = self._blocks * self._ranks
-        room = self._half_bytes // PACK // (1 + numbers.packs_of_sums)
-        return min(-(-packs // parts), room // parts) * parts
+            parts, room = 1, self._half_bytes // PACK // self._ranks
+        else:
+            parts = self._blocks * self._ranks
+            room = self._half_bytes // PACK // (1 + numbers.packs_of_sums) // parts * parts
+        chunks = max(-(-packs // room), 1)  # of the same length, as all of a chunk is sent
+        return max(-(-packs // (chunks * parts)), 1) * parts
 
     def _kernel(self, name: str, dtype: str, stored: str) -> Any:
         if (key := (dtype, stored)) not in self._modules:

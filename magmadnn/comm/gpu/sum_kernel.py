@@ -83,6 +83,7 @@ _BYTES_AS_THEY_ARE: Final = Numbers(
 _COMMON: Final = """
 #define ALL_AHEAD(k) _Pragma("unroll") for (int k = 0; k < AHEAD; ++k)
 #define ALL_OTHERS(step) _Pragma("unroll") for (int step = 1; step < RANKS; ++step)
+#define ALL_PACKS(pack) _Pragma("unroll") for (int pack = 0; pack < PACKS_OF_SUMS; ++pack)
 #define ALL_RANKS(r) _Pragma("unroll") for (int r = 0; r < RANKS; ++r)
 
 struct alignas(16) Pack { unsigned words[4]; };
@@ -238,7 +239,8 @@ __device__ __forceinline__ Sums added(const Pack (&packs)[RANKS][K], int k) {
 }
 
 // The sums of packs that others sent, `apart` packs from each other in an inbox, and of own ones; if SENDS
-// they are sent to a place in the others' inboxes too.
+// they are sent to a place in the others' inboxes too, the first packs of all sums before the second ones:
+// what threads side by side write lies side by side.
 template <bool WHOLE, bool SENDS>
 __device__ __forceinline__ void add_up(
     const Gpus &gpus, const Pack *inbox, long long apart, const ELEMENT *source, RESULT *result,
@@ -252,9 +254,10 @@ __device__ __forceinline__ void add_up(
     }
     Sums sums[AHEAD];
     ALL_AHEAD(k) sums[k] = added(packs, k);
-    if (SENDS) ALL_OTHERS(step) {
-      Sums *to = (Sums *)(gpus.inbox[step] + place);
-      ALL_AHEAD(k) if (i + k * blockDim.x < last) to[i + k * blockDim.x] = sums[k];
+    if (SENDS) ALL_OTHERS(step) ALL_PACKS(pack) {
+      Pack *to = (Pack *)(gpus.inbox[step] + place) + pack * last;
+      ALL_AHEAD(k) if (i + k * blockDim.x < last)
+        to[i + k * blockDim.x] = ((const Pack *)&sums[k])[pack];
     }
     ALL_AHEAD(k) if (i + k * blockDim.x < last)
       stored<WHOLE>(result, sums[k], from + i + k * blockDim.x, count);
@@ -283,12 +286,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_once(
 // Copy the sums of others' parts of a block from the inbox.
 template <bool WHOLE>
 __device__ __forceinline__ void take_sums(
-    const Sums *sums, RESULT *result, long long count, long long block, long long each, long long packs,
+    const Pack *sums, RESULT *result, long long count, long long block, long long each, long long packs,
     int rank) {
   for (long long i = threadIdx.x; i < each; i += AHEAD * blockDim.x) {
     Sums found[RANKS][AHEAD];
-    ALL_OTHERS(step) ALL_AHEAD(k)
-      found[step][k] = sums[(rank + step) % RANKS * each + within(i + k * blockDim.x, each)];
+    ALL_OTHERS(step) ALL_AHEAD(k) ALL_PACKS(pack) {
+      const long long before = ((rank + step) % RANKS * PACKS_OF_SUMS + pack) * each;
+      ((Pack *)&found[step][k])[pack] = sums[before + within(i + k * blockDim.x, each)];
+    }
     ALL_OTHERS(step) ALL_AHEAD(k) {
       const long long at = i + k * blockDim.x, pack = block + (rank + step) % RANKS * each + at;
       if (at < each && (WHOLE || pack < packs)) stored<WHOLE>(result, found[step][k], pack, count);
@@ -337,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_twice(
     if (all_there) add_up<true, true>(gpus, inbox, apart, source, result, count, part, each, rank, to);
     else add_up<false, true>(gpus, inbox, apart, source, result, count, part, each, rank, to);
     meet(gpus, 1, number);
-    const Sums *sums = (const Sums *)(gpus.inbox[0] + sums_at) + (block - start);
+    const Pack *sums = (const Pack *)(gpus.inbox[0] + sums_at) + (block - start) * PACKS_OF_SUMS;
     if (all_there) take_sums<true>(sums, result, count, block, each, packs, rank);
     else take_sums<false>(sums, result, count, block, each, packs, rank);
   }

@@ -397,8 +397,6 @@ def transform(node: FourierNode) -> None:
 
 def convolve(node: ConvolutionNode) -> None:
     """What cuDNN does: sums of halves in float32, rounded as they are stored."""
-    if node.cleared:
-        assert not any(ctypes.string_at(node.workspace, Emulator.cleared_bytes))
     ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
     assert not any(address % 16 for address in (node.x, node.w, node.y, node.added))
     arrays = [
@@ -470,7 +468,6 @@ class Emulator:
     library = "emulated"
     functions: frozenset[str] = frozenset()  # of whole arrays: see `emulated_device`
     proposals: tuple[bytes, ...] = (b"first",)  # algorithms of every product
-    cleared_bytes = 0  # of workspaces, that convolutions find zeros in and leave others
 
     def __init__(self) -> None:
         self.versions: tuple[str, ...] = (
@@ -562,11 +559,6 @@ class Emulator:
 
     def workspace(self, node: MatrixNode | ConvolutionNode | FourierNode) -> int:
         return self.workspace_bytes
-
-    def clears(self, node: ConvolutionNode) -> tuple[tuple[int, int], ...]:
-        assert self.cleared_bytes <= self.workspace_bytes
-        end = node.workspace + self.cleared_bytes
-        return ((node.workspace, end),) if self.cleared_bytes else ()
 
     def graph(self, nodes: Sequence[GraphNode], patient: Collection[int] = ()) -> EmulatedGraph:
         assert all(0 <= k < len(nodes) for k in patient)

@@ -333,24 +333,6 @@ def test_training_takes_the_reference_s_steps(device: str, precision: str, data:
 
 
 @needs_compiler
-def test_what_calls_want_zeros_in_is_cleared_before(
-    data: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By kernels that come after what used the workspace before, and for nothing that the call reads."""
-    with emulated_device(functions=CONVOLUTIONS):
-        plain = network(device="cuda")
-        plain.fit(*data, batch_size=8, epochs=3, verbose=0)
-        plain.values()
-    monkeypatch.setattr(Emulator, "cleared_bytes", 40)
-    with emulated_device(functions=CONVOLUTIONS, seed=3) as engine:
-        model = network(device="cuda")
-        model.fit(*data, batch_size=8, epochs=3, verbose=0)
-        calls = [n for g in engine.graphs for n in g.nodes if isinstance(n, ConvolutionNode)]
-        assert calls and all(call.cleared for call in calls)
-        assert distance(model, plain) == 0
-
-
-@needs_compiler
 def test_a_smaller_last_batch_is_planned_before_the_first_step(data: Any) -> None:
     """With its graph and the library's algorithms: none of them is asked for once steps run."""
     seen: list[bool] = []

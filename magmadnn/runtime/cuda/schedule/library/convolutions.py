@@ -30,7 +30,6 @@ ALIGNMENT = 16  # bytes, of all that the library is given
 # Which of x, w and y are read, in the order of the op's operands.
 _OPERANDS = {"fprop": (0, 1), "dgrad": (2, 1), "wgrad": (0, 2)}
 _LEAST_AXES = 2  # of places: the library takes no fewer
-_MOST_CLEARED = 1 << 18  # bytes of zeros: more are the library's to write
 
 
 def can_convolve(kernel: WholeLibrary) -> bool:
@@ -164,12 +163,7 @@ class Convolutions:
     def _called(self, call: ConvolutionNode, reads: tuple[Span, ...], result: Span) -> list[Item]:
         call = replace(call, algorithm=algorithm_of(self._engine, self._layout.device, call))
         room = self._rooms.of(call)
-        call = replace(call, workspace=room[0])
-        clear = self._engine.clears(call)  # by kernels, which need not wait for what the call reads
-        if any(b - a > _MOST_CLEARED for a, b in clear):
-            clear = ()
-        items = [Item(zeros(b - a, a, b - a, b - a), (), ((a, b),)) for a, b in clear]
-        return [*items, Item(replace(call, cleared=bool(clear)), reads, (result, room))]
+        return [Item(replace(call, workspace=room[0]), reads, (result, room))]
 
     def _on_copies(
         self, work: Work, call: ConvolutionNode, reads: tuple[Span, ...], result: Span
