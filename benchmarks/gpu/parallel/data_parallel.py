@@ -7,8 +7,8 @@ Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn la
 processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts, of ResNet-50
 compiled. "narrow" sends gradients in bfloat16, ours and PyTorch's; "hybrid2" has Dense layers on the first
 two GPUs. Random images, as many for each GPU ("batch") or for all together ("whole"), in epochs of "steps"
-batches; seconds of the best epoch behind the first. The first case also compares parameters after some steps with those of one GPU in
-float32 on the same batches.
+batches; seconds of the best epoch behind the first. The first case also compares parameters after some steps
+with those of one GPU in float32 on the same batches.
 """
 
 from __future__ import annotations
