@@ -1,9 +1,10 @@
 """All-reduce among GPUs: md.comm.gpu beside NCCL by PyTorch, 1 KB to 256 MB, and its sums against float64.
 
-Usage: python benchmarks/gpu/parallel/all_reduce.py [--gpus 2] [--torch]
+Usage: python benchmarks/gpu/parallel/all_reduce.py [--gpus 2] [--torch] [--graphs]
 
-It starts itself by `magmadnn launch`, one rank a GPU. With --torch PyTorch's NCCL is measured too, by
-processes of its own. Times are medians of 7 runs of 20 calls, from the first GPU.
+With --graphs calls are captured in CUDA graphs: our own kernel at every size beside NCCL's. It starts itself
+by `magmadnn launch`, one rank a GPU. With --torch PyTorch's NCCL is measured too, by processes of its own.
+Times are medians of 7 runs of 20 calls, from the first GPU; of graphs medians of 5.
 """
 
 from __future__ import annotations
@@ -102,6 +103,58 @@ def check(comm: object, cupy: object) -> None:
     )
 
 
+def in_graphs() -> None:
+    """Our own kernel and NCCL's call within CUDA graphs, whichever of them a step would take."""
+    import cupy
+
+    import magmadnn as md
+    from magmadnn.comm.gpu import NcclCommunicator
+    from magmadnn.comm.gpu.elements import DTYPES, OPS
+
+    control = md.comm.world()
+    cupy.cuda.Device(control.rank).use()
+    comm, stream = NcclCommunicator(control), cupy.cuda.Stream(non_blocking=True)
+    own = comm._peer_sum(True)
+    if own is None:
+        raise SystemExit(
+            "these GPUs do not reach each other's memory: there is no kernel of our own"
+        )
+    for size in SIZES:
+        count, calls = size // 4, 20 if size < 1 << 24 else 5
+        draws = [
+            np.random.default_rng(r).standard_normal(count, np.float32) for r in range(comm.size)
+        ]
+        x = cupy.asarray(draws[control.rank])
+        total, expected = cupy.empty_like(x), sum(d.astype(np.float64) for d in draws)
+        limit = sum(np.abs(d).astype(np.float64) for d in draws) * comm.size * 2.0**-24
+        places = x.data.ptr, total.data.ptr, count
+        ways = {
+            "own kernel": lambda places=places: own.add(stream.ptr, *places, "float32"),
+            "NCCL": lambda places=places: comm._comm.allReduce(
+                *places, DTYPES["float32"], OPS["sum"], stream.ptr
+            ),
+        }
+        for name, call in ways.items():
+            call()
+            stream.synchronize()
+            is_right = bool((np.abs(total.get() - expected) <= limit).all())
+            stream.begin_capture(2)
+            for _ in range(calls):
+                call()
+            graph, times = stream.end_capture(), []
+            for _ in range(6):
+                control.barrier()
+                graph.launch(stream)
+                first = stream.record()
+                graph.launch(stream)
+                last = stream.record()
+                last.synchronize()
+                times.append(1e-3 * cupy.cuda.get_elapsed_time(first, last) / calls)
+            if control.rank == 0:
+                report(name if is_right else f"{name} WRONG", size, median(times[1:]), comm.size)
+    comm.close()
+
+
 def torchs(gpus: int) -> None:
     import torch
     import torch.distributed as dist
@@ -143,12 +196,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--graphs", action="store_true", help="within CUDA graphs")
     parser.add_argument("--rank", action="store_true", help="this is a rank")
     options = parser.parse_args()
-    if options.rank:
+    if options.rank and options.graphs:
+        in_graphs()
+    elif options.rank:
         ours()
     else:
         command = [sys.executable, "-m", "magmadnn", "launch", "-n", str(options.gpus)]
-        subprocess.run([*command, __file__, "--rank"], check=True, timeout=120)
+        more = ["--graphs"] if options.graphs else []
+        subprocess.run([*command, __file__, "--rank", *more], check=True, timeout=120)
         if options.torch:
             torchs(options.gpus)
