@@ -253,8 +253,6 @@ class CudaSlices:
         values = [(v.dtype.name, layout.variable_span(v)) for v in self._targets]
         return finite_items((layout.faults, layout.faults + 8), values)
 
-    # --- as a pattern for others --------------------------------------------------------------------
-
     def pattern(self) -> Pattern | None:
         """A step as one block does it, for other models of the plan; None where it is several launches."""
         if not self._small:
@@ -277,8 +275,6 @@ class CudaSlices:
     def is_there(self) -> bool:
         """Whether kernels can still work on the variables' own memory."""
         return self._variables.come_to(self._layouts[0].device)
-
-    # --- running ----------------------------------------------------------------------------------
 
     def run(self, order: Array | OnDevice, settings: Mapping[Node, Array]) -> list[Array] | None:
         """Outputs of the batches of these rows, [batches, ...] each.
