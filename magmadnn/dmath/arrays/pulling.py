@@ -257,28 +257,29 @@ class Fetch:
                     self.blocks[put][into] = self._from[rank][move.taken][piece]
 
     def copy(
-        self, block: int | None = None, last: tuple[int, int] | None = None, own: bool = True
-    ) -> None:
+        self, block: int | None = None, piece: tuple[int, int] | None = None, own: bool = True,
+        axis: int = -1,
+    ) -> None:  # fmt: skip
         """Begin to copy a block, or all.
 
         Args:
             block: number of the block; None for all.
-            last: first index and the one after the last along the last axis, of the whole array; None for
-                all.
+            piece: first index and the one after the last along `axis`, of the whole array; None for all.
             own: whether what this worker has itself is copied too; else `copy_own` does that.
+            axis: of the piece.
         """
         team = self._x.team
         for put in self._plan.steps if block is None else (block,):
-            for move, into, piece, _ in self._plan.steps.get(put, ()):
+            for move, into, there, _ in self._plan.steps.get(put, ()):
                 if not own and move.source == team.rank:
                     continue
-                if last is not None:
-                    box = _clipped(move.box, last)
+                if piece is not None:
+                    box = _clipped(move.box, piece, axis % self._x.ndim)
                     if not elements(box):
                         continue
                     into = within(box, self.layout.boxes[put])
-                    piece = within(box, self._x.layout.boxes[move.taken])
-                source = self._from[move.source][move.taken][piece]
+                    there = within(box, self._x.layout.boxes[move.taken])
+                source = self._from[move.source][move.taken][there]
                 copied(team, self.blocks[put][into], source, move.source)
 
 
@@ -367,9 +368,9 @@ def _shape(box: Box) -> list[int]:
     return [high - low for low, high in box]
 
 
-def _clipped(box: Box, last: tuple[int, int]) -> Box:
-    low, high = max(box[-1][0], last[0]), min(box[-1][1], last[1])
-    return (*box[:-1], (low, max(low, high)))
+def _clipped(box: Box, piece: tuple[int, int], axis: int) -> Box:
+    low, high = max(box[axis][0], piece[0]), min(box[axis][1], piece[1])
+    return (*box[:axis], (low, max(low, high)), *box[axis + 1 :])
 
 
 def _peers(x: Parts) -> Peers:

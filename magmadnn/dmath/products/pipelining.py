@@ -93,7 +93,9 @@ def _by_terms(
 ) -> Parts:
     """Terms of own blocks first, then those of blocks that come, in the order in which they come."""
     team = a.team
-    steps = worker_terms(a.layout, b.layout, plan, team.rank, team.ring)
+    # pieces of the first block that lie in one piece are copied faster than columns, or rows, of it
+    rows = not a.view.endswith("T")
+    steps = worker_terms(a.layout, b.layout, plan, team.rank, team.ring, rows)
     results = Results(team, plan.c, plan.target, how.sums, dtype)
     team.count.planned_bytes += steps.incoming * how.operand.itemsize
 
@@ -111,7 +113,10 @@ def _multiply_terms(
     assert peers is not None
     peers.begin()
     marks: dict[tuple[int, int], Any] = {}
-    chunks = [(last, _copied(peers, fetches[1], steps.brought[0][1], last)) for last in steps.early]
+    chunks = []
+    if steps.early:
+        side, first = steps.brought[0]
+        chunks = [(one, _copied(peers, fetches[side], first, one, side)) for one in steps.early]
     for which, block in steps.brought[1 if chunks else 0 :]:
         marks[which, block] = _copied(peers, fetches[which], block)
     lefts, rights = fetches[0].blocks, fetches[1].blocks
@@ -120,9 +125,12 @@ def _multiply_terms(
         start = steps.early[0][0]
         for (low, high), mark in chunks:
             peers.wait(mark)
-            columns = slice(low - start, high - start)
-            into = results.terms[block][:, columns]
-            multiply(team, lefts[left], rights[right][:, columns], how, into)
+            piece = slice(low - start, high - start)
+            if side == 0:
+                x, y, into = lefts[left][piece], rights[right], results.terms[block][piece]
+            else:
+                x, y, into = lefts[left], rights[right][:, piece], results.terms[block][:, piece]
+            multiply(team, x, y, how, into)
     for left, right, block, begins in steps.terms[1 if chunks else 0 :]:
         for one in ((0, left), (1, right)):
             if (mark := marks.pop(one, None)) is not None:
@@ -134,9 +142,11 @@ def _multiply_terms(
     peers.end()
 
 
-def _copied(peers: Peers, fetch: Fetch, block: int, last: tuple[int, int] | None = None) -> Any:
-    """Begin to copy a block, or columns of it; the mark to wait for."""
-    fetch.copy(block, last)
+def _copied(
+    peers: Peers, fetch: Fetch, block: int, piece: tuple[int, int] | None = None, axis: int = 1
+) -> Any:
+    """Begin to copy a block, or rows or columns of it; the mark to wait for."""
+    fetch.copy(block, piece, axis=axis)
     return peers.mark()
 
 
