@@ -74,7 +74,8 @@ def started(name: str, gpus: int, batch: int, precision: str, seconds: float) ->
     own = [__file__, "--train", name, "--batch", str(batch), "--precision", precision]
     command = [sys.executable, *launch, *own]
     root = str(Path(__file__).resolve().parents[2])
-    given = {**os.environ, "PYTHONPATH": root}
+    path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=given)
     except subprocess.TimeoutExpired:
