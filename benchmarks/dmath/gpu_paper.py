@@ -89,7 +89,7 @@ def started(name: str, gpus: int, batch: int, precision: str, seconds: float) ->
 def trainings(table: str, gpus: list[int], precision: str, seconds: float) -> None:
     """Tables III and IV: frames a second, speed-up and efficiency, ours and Expresso's."""
     for name, rows in TRAININGS[table].items():
-        print(f"Table {table}, {name}, {precision}")
+        print(f"Table {table}, {name}, {precision}", flush=True)
         print("  GPUs  batch  frames/s  speed-up  efficiency   Expresso  speed-up  efficiency")
         alone: float | None = None
         for count, (batch, theirs) in rows.items():

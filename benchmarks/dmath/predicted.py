@@ -3,9 +3,8 @@
     python -m benchmarks.dmath.predicted
 
 Nothing is measured here: times are those of `benchmarks/results`, and no GPU is needed. For each precision
-and size the speed of products is that of one GPU, the link's that of a change of layout on two, and what the
-planner is off by on two GPUs, in the same layout, is taken to be the same on four. Pages are of different
-machines of the kind and of commits two days apart.
+and size the speed of products is that of one GPU, the link's that between two, and what the planner is off
+by on two GPUs, in the same layout, is taken to be the same on four.
 """
 
 from __future__ import annotations
@@ -18,21 +17,18 @@ from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products.choosing import ranked
 
 GOAL = 0.15
-LINK = 362e9  # bytes a second, rows to columns on two GPUs (2026-11-26-nvidia-h200.md)
+LINK = 341e9  # bytes a second between two of four H200s while both send
 ROWS, BLOCKS = "rows", "2 x 2 blocks"
-# Milliseconds: on one GPU, on two by rows and by blocks (2026-11-26-nvidia-h200.md); on one of four, on four
-# by rows and by blocks (2026-11-28-nvidia-h200-four-gpus.md).
+# Milliseconds of one run (2026-11-28-nvidia-h200-four-gpus-graphs.md, the fifth): on one GPU, on two by rows
+# and by blocks, on four by rows and by blocks; the ways that the planner takes.
 MEASURED = {
-    ("float32", 8192): (21.524, 10.986, 11.245, 21.50, 5.63, 5.87),
-    ("float32", 16384): (162.993, 86.573, 86.891, 163.6, 44.4, 45.2),
-    ("TF32", 8192): (2.866, 1.870, 2.063, 2.94, 1.02, 1.17),
-    ("TF32", 16384): (24.035, 13.369, 12.852, 24.7, 7.91, 7.41),
-    ("bfloat16", 8192): (1.410, 0.883, 1.687, 1.42, 0.92, 0.76),
-    ("bfloat16", 16384): (12.264, 6.297, 7.043, 12.4, 3.53, 3.93),
-    ("float32 in bfloat16", 16384): (18.432, 7.878, 7.928, 18.6, 6.36, 4.35),
-    ("float16", 8192): (1.500, 0.908, 1.137, 1.48, 0.94, 0.81),
-    ("float16", 16384): (12.815, 6.592, 7.586, 12.9, 3.67, 4.05),
-    ("float64", 8192): (17.190, 9.000, 9.275, 17.3, 4.64, 5.25),
+    ("float32", 8192): (21.616, 11.283, 11.188, 5.702, 5.705),
+    ("float32", 16384): (164.372, 85.176, 86.727, 43.602, 43.163),
+    ("TF32", 8192): (3.019, 1.610, 1.668, 1.019, 0.915),
+    ("TF32", 16384): (23.754, 12.299, 12.152, 6.512, 6.540),
+    ("bfloat16", 8192): (1.586, 0.849, 0.893, 0.555, 0.479),
+    ("bfloat16", 16384): (12.532, 7.000, 6.893, 3.517, 3.556),
+    ("float64", 8192): (19.529, 10.321, 10.181, 5.372, 5.265),
 }
 BYTES = {"float64": 8, "float32": 4, "TF32": 4}  # of an element on its way; else 2
 
@@ -53,9 +49,9 @@ def planned(kind: str, n: int, name: str, gpus: int, alone: float) -> float:
 
 def compared() -> Iterator[tuple[str, int, str, float, float, float]]:
     """Precision, size, layout, and milliseconds on four GPUs: of the planner, fitted, and measured."""
-    for (kind, n), (one, *two, alone, rows, blocks) in MEASURED.items():
+    for (kind, n), (one, *two, rows, blocks) in MEASURED.items():
         for name, on_two, measured in ((ROWS, two[0], rows), (BLOCKS, two[1], blocks)):
-            plain = planned(kind, n, name, 4, alone)
+            plain = planned(kind, n, name, 4, one)
             yield kind, n, name, plain, plain * on_two / planned(kind, n, name, 2, one), measured
 
 

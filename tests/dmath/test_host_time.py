@@ -111,16 +111,13 @@ def test_the_planner_counts_the_hosts_time() -> None:
 
 
 def test_products_on_four_gpus_are_predicted_from_one_and_two() -> None:
-    """Times of `benchmarks/results`: all but short products of halves, and one that differs by machine."""
+    """Times of `benchmarks/results`, of one run."""
     errors = {
         (kind, n, name): fitted / time - 1
         for kind, n, name, _, fitted, time in predicted.compared()
     }
-    missed = {row for row, error in errors.items() if abs(error) > predicted.GOAL}
-    assert len(errors) == 20 and len(missed) <= 5
-    assert all(
-        (n == 8192 and "16" in kind) or kind == "float32 in bfloat16" for kind, n, _ in missed
-    )
+    assert len(errors) == 14
+    assert not {row for row, error in errors.items() if abs(error) > predicted.GOAL}
 
 
 @pytest.mark.parametrize("n", [512, 2048, 8192, 32768])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn.comm import Network, SimulatedCommunicator, simulate
-from magmadnn.dmath import Columns, Layout, Rates, Rows
+from magmadnn.dmath import Blocks, Columns, Layout, Rates, Rows, cyclic
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products import rates, running
@@ -161,3 +161,28 @@ def test_rows_come_as_columns_of_whole_sums_only_where_that_was_faster(
     itemsize = 2 if kind == "bfloat16" else 4
     plan = ranked(lies, lies, lies, itemsize, rates_of(kind, workers))[0].plan
     assert (plan.name, plan.pace > 0) == ("C stays", columns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "in_rows", "on_grid"),
+    [
+        ("tf32", 8192, False, False),
+        ("tf32", 16384, True, False),
+        ("bfloat16", 8192, False, False),
+        ("bfloat16", 16384, True, False),
+        ("float32", 8192, False, False),
+        ("float32", 16384, True, True),
+    ],
+)
+def test_some_rows_are_whole_sums_only_where_that_was_faster(
+    kind: str, n: int, in_rows: bool, on_grid: bool
+) -> None:
+    itemsize = 2 if kind == "bfloat16" else 4
+    for workers in (2, 4):
+        blocks = Blocks((n // 2, n // 2), owners=cyclic(workers // 2, 2))
+        for recipe, both in ((Rows(), in_rows), (blocks, on_grid)):
+            lies = resolve(recipe, (n, n), workers)
+            plan = ranked(lies, lies, lies, itemsize, rates_of(kind, workers))[0].plan
+            assert plan.name == "C stays"
+            assert (plan.mixed > 0) == (both and workers == 4)
+            assert plan.mixed < 0.6

@@ -244,6 +244,25 @@ class Fetch:
         """Whether a block is, or is part of, one of the array's own."""
         return any(put == block for put, _, _ in self._plan.shared)
 
+    def pieces(self, layout: Layout) -> tuple[Fetch, dict[int, Array], list[int]]:
+        """Blocks of a layout that is cut more often, within these.
+
+        Returns:
+            What brings them; own ones as they lie; and which of those are not within an own block, so that
+            they have to be copied for it to be whole.
+        """
+        rank, views, missing = self._x.team.rank, dict[int, Array](), list[int]()
+        found = arrivals(self._x.layout, layout, rank, self._x.team.ring, True)
+        own = {put: self._x.blocks[taken][part] for put, taken, part in found.shared}
+        for whole in self.layout.held[rank]:
+            outer = self.layout.boxes[whole]
+            for n in layout.held[rank]:
+                box = layout.boxes[n]
+                if all(o[0] <= i[0] and i[1] <= o[1] for o, i in zip(outer, box, strict=True)):
+                    views[n] = self.blocks[whole][within(box, outer)]
+                    missing += [n] if n in own and not self.is_own(whole) else []
+        return Fetch(self._x, layout, views), own, missing
+
     def farthest(self, block: int) -> int | None:
         """The greatest distance of a worker that has a part of a block; None if the block is there."""
         return self._plan.far.get(block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,11 @@ class Arithmetic:
     operand: np.dtype[Any]
     sums: np.dtype[Any]
     tensor_float: bool = False
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether cuBLAS multiplies such operands."""
+        return self.operand.name in _KINDS
 
     @property
     def name(self) -> str:
@@ -133,7 +138,7 @@ def travelling_size(dtypes: Sequence[np.dtype[Any]], how: Arithmetic, wire: Any)
 
 def on_device(team: Team, how: Arithmetic) -> bool:
     """Whether `multiply` calls cuBLAS."""
-    return team.multiply is None and team.xp is not np and how.operand.name in _KINDS
+    return team.multiply is None and team.xp is not np and how.is_known
 
 
 def multiply(

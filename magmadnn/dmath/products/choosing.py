@@ -36,6 +36,11 @@ _SHORT = 2048  # sums for each worker below which the next figure is counted
 _SHORT_SECONDS = 2e-4  # what more than two workers lost there: 0.09 to 0.21 ms where measured
 _COPIED = 2e12  # bytes a second of copies within a GPU: H100, H200
 _PASSED = 4e12  # bytes a second of products that read sums and write them
+_OWN_COPIED = 1.9e12  # the same by a copy engine: H200
+_HIDDEN = 1.2  # of what comes, products that hide it
+_MOST_MIXED = 0.6  # share of terms from which on whole sums for the rest gain nothing
+_MIXED_SECONDS = 2e-3  # of products that pay to be made in both ways, of 3 terms on tensor cores,
+_LONG_SECONDS = 2e-2  # and of others: copies within a GPU disturb shorter ones
 _GRIDS = 6  # of each number of workers, those that send least in theory, are looked at closely
 
 
@@ -95,7 +100,8 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
             if plan.pace:
                 waiting += _first_chunk(plan, fetching, bool(times[1][0]))
             else:
-                waiting += _passes(plan.c, terms_of(a, b, plan), itemsize)
+                share = plan.mixed or 1.0
+                waiting += share * _passes(plan.c, terms_of(a, b, plan), itemsize)
             shared = min(fetching, compute) * _waited(plan, a, b)
             seconds = max(fetching, compute) + shared + waiting + times[2][0]
             # the host hands over the next product while the GPU has this one
@@ -306,13 +312,44 @@ def paced(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) 
     return replace(plan, pace=round(computing / copying, 2))
 
 
+def mixed(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) -> ProductPlan:
+    """The plan, with the share of C's rows that are made of terms while blocks come, where it pays to make
+    the others of whole sums.
+
+    Whole sums are faster, but all of the axis has to lie in one piece, so that own blocks are copied too, and
+    that has to be hidden by products as well. On four H200s products of 16384 rows in TF32 take 0.79 of the
+    time so, in bfloat16 0.92; where there are two terms only, as on a grid, 1.02 to 1.03 on tensor cores, and
+    0.99 in float32.
+    """
+    if not rates.overlapped or plan.way != "fetch" or not plan.whole or plan.pace:
+        return plan
+    terms, work = terms_of(a, b, plan), [plan.work(w) for w in range(a.workers)]
+    active = sum(1 for w in work if w)
+    if plan.c != plan.target or terms < 2 or active <= 2:
+        return plan
+    flops = rates.flops_of(active, a.workers)
+    computing = max(work) / flops
+    if computing < (_MIXED_SECONDS if terms > 2 and flops > _TENSOR_FLOPS else _LONG_SECONDS):
+        return plan
+    sides = [(lies, to, traffic(lies, to)) for lies, to in ((a, plan.a), (b, plan.b))]
+    sides = [side for side in sides if side[2].any()]
+    hidden = 0.0
+    for worker in range(a.workers):
+        coming = sum(int(table[:, worker].sum()) for _, _, table in sides)
+        own = sum(own_elements(lies, to, worker) for lies, to, _ in sides)
+        took = coming / rates.bytes_per_second + own / _OWN_COPIED
+        hidden = max(hidden, took * itemsize)
+    share = round(_HIDDEN * hidden / computing, 3)
+    return replace(plan, mixed=share) if share <= _MOST_MIXED else plan
+
+
 @lru_cache(maxsize=1024)
 def ranked(
     a: Layout, b: Layout, target: Layout | None, itemsize: int, rates: Rates, split_k: bool = True
 ) -> tuple[Predicted, ...]:
     """The candidates, the one predicted to be fastest first; equal ones in a fixed order."""
     plans = [
-        paced(plan, a, b, itemsize, rates)
+        mixed(paced(plan, a, b, itemsize, rates), a, b, itemsize, rates)
         for plan in candidates(a, b, target, split_k, rates.order)
     ]
     found = [predict(plan, a, b, itemsize, rates) for plan in plans]

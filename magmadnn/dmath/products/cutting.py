@@ -20,6 +20,7 @@ SHORTEST = 512  # piece of the axis of sums that a product of its own pays for
 MOST_TERMS = 16  # products of a worker for each worker
 FIRST = 1024  # columns of the first chunk, for which nothing is multiplied yet
 _EARLY = 1.5  # pace of the chunks of a first block: products of blocks of 4,096 in TF32 on H200s take 1.9
+_FILL = 1024  # rows of which tiles fill 132 multiprocessors to 97 %, beside 4,096 columns or more
 _DOUBLING = 3.0  # pace at which each chunk has twice the columns of the one before
 _LATE = (
     1.15  # a chunk that comes so much later than the products before it end is not waited for long
@@ -138,7 +139,7 @@ def worker_terms(
     early = list[tuple[int, int]]()
     if terms and (terms[0].left in far[0]) != (terms[0].right in far[1]):
         which, block = next(iter(brought))
-        early = chunks_of(*(plan.a, plan.b)[which].boxes[block][which], _EARLY)
+        early = early_chunks(*(plan.a, plan.b)[which].boxes[block][which])
     return WorkerTerms(
         tuple(terms),
         tuple(brought),
@@ -148,7 +149,20 @@ def worker_terms(
     )
 
 
-def chunks_of(low: int, high: int, pace: float = 0.0) -> list[tuple[int, int]]:
+def early_part(size: int, share: float) -> int:
+    """Rows or columns, of so many, made of terms: as many as fill a GPU's multiprocessors some times."""
+    fills = size // _FILL
+    if fills < 2:
+        return max(1, min(size, round(size * share)))
+    return _FILL * min(fills, max(1, round(size * share / _FILL)))
+
+
+def early_chunks(low: int, high: int) -> list[tuple[int, int]]:
+    """Rows or columns of the chunks in which a first block comes, for which nothing is multiplied yet."""
+    return chunks_of(low, high, _EARLY, FIRST // 2)
+
+
+def chunks_of(low: int, high: int, pace: float = 0.0, first: int = 0) -> list[tuple[int, int]]:
     """Columns of the chunks: as wide as can come while those before are multiplied, since products of few
     columns are slow; what is left over goes to the last.
 
@@ -156,8 +170,9 @@ def chunks_of(low: int, high: int, pace: float = 0.0) -> list[tuple[int, int]]:
         low: the first column.
         high: the one after the last.
         pace: of products, as a multiple of the time of copies; 0 if it is not known.
+        first: columns of the first chunk; 0 for those that fill a GPU.
     """
-    cuts, width, pace = [low], FIRST, pace or _DOUBLING
+    cuts, width, pace = [low], first or FIRST, pace or _DOUBLING
     came = done = 0.0  # in times of the copy of a column
     while (left := high - cuts[-1]) > 3 * width // 2 and came + left > _LATE * done:
         came += width

@@ -34,6 +34,8 @@ class Results:
 
     Attributes:
         terms: this worker's blocks of `made`, for products to write to.
+        parts_of_terms: of a block what is made of terms, where the library makes the rest of whole sums that
+            it writes to `whole`.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Results:
         self._team, self._made, self._sums = team, made, sums
         self._everyone: list[dict[int, Array]] = []
         self._arena: Arena | None = None
+        self.parts_of_terms: dict[int, tuple[slice, slice]] = {}
         if not made.partial and (made != target or dtype == sums):
             self._target, self._dtype = made, sums
             self.terms = self._blocks = self._new(made, sums, turned)
@@ -85,6 +88,11 @@ class Results:
         ]
         return dict(zip(made.held[self._team.rank], mine, strict=True))
 
+    @property
+    def whole(self) -> dict[int, Array]:
+        """Blocks of the result, where none has to go elsewhere."""
+        return self._blocks
+
     def places(self) -> Hashable:
         """Where all lies that `finish` reads and writes, as a value."""
         near = [*self.terms.values(), *self._blocks.values()]
@@ -98,7 +106,8 @@ class Results:
             return
         if self._arena is None:
             for n, block in self._blocks.items():
-                cast(self._team.xp, block, self.terms[n])
+                part = self.parts_of_terms.get(n, (slice(None),) * 2)
+                cast(self._team.xp, block[part], self.terms[n][part])
         else:
             self._add(self._arena)
 

@@ -28,10 +28,13 @@ from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, wire_of
 from magmadnn.dmath.products.cutting import (
+    Term,
     WorkerTerms,
     brings,
     chunks_of,
     cut_as_they_lie,
+    early_chunks,
+    early_part,
     incoming,
     worker_terms,
 )
@@ -77,6 +80,8 @@ def pipelined(
     to come comes in chunks of columns: B, or A by rows. With `keep` blocks that come serve products to come.
     """
     if (fine := cut_as_they_lie(a.layout, b.layout, plan)) is not None:
+        if plan.mixed and plan.whole and plan.c == plan.target and dtype in (how.sums, how.operand):
+            return _by_both(a, b, plan, fine, how, dtype, keep)
         return _by_terms(a, b, fine, how, dtype, keep)
     if dtype != how.sums and not plan.whole and not plan.c.partial:
         plan = c_stays(a.shape[1], plan.c, plan.target)
@@ -138,6 +143,101 @@ def _multiply_terms(
         multiply(team, lefts[left], rights[right], how, results.terms[block], not begins)
     for block in steps.empty:
         results.terms[block][...] = 0
+    results.finish()
+    peers.end()
+
+
+def _by_both(
+    a: Parts, b: Parts, plan: ProductPlan, fine: ProductPlan, how: Arithmetic,
+    dtype: np.dtype[Any], keep: bool,
+) -> Parts:  # fmt: skip
+    """Terms of some rows, or columns, of C while blocks come, whole sums of the others after that."""
+    team = a.team
+    axis = int(a.view.endswith("T"))
+    steps = worker_terms(a.layout, b.layout, fine, team.rank, team.ring, axis == 0)
+    results = Results(team, plan.c, plan.target, how.sums, dtype)
+    team.count.planned_bytes += steps.incoming * how.operand.itemsize
+
+    def phase(fetches: tuple[Fetch, Fetch]) -> Callable[[], None]:
+        return lambda: _multiply_both(team, plan, fine, steps, fetches, results, how, axis)
+
+    _phase((a, b), plan, how, ("both", axis, dtype), results, phase, keep)
+    return results.parts()
+
+
+def _multiply_both(
+    team: Team, plan: ProductPlan, fine: ProductPlan, steps: WorkerTerms,
+    fetches: tuple[Fetch, Fetch], results: Results, how: Arithmetic, axis: int,
+) -> None:  # fmt: skip
+    peers, layouts = team.peers, (fine.a, fine.b)
+    assert peers is not None
+    (bring_a, own_a, _), (bring_b, own_b, _) = found = [
+        fetch.pieces(layout) for fetch, layout in zip(fetches, layouts, strict=True)
+    ]
+    brings, lefts, rights = (
+        (bring_a, bring_b),
+        {**bring_a.blocks, **own_a},
+        {**bring_b.blocks, **own_b},
+    )
+
+    def edges(which: int, block: int) -> tuple[int, int, int]:
+        """First index, end of what is made of terms, and end of an operand's block along the axis."""
+        low, high = layouts[which].boxes[block][axis]
+        return low, low + early_part(high - low, plan.mixed), high
+
+    peers.begin()
+    marks: dict[tuple[int, int], Any] = {}
+    chunks = list[tuple[tuple[int, int], Any]]()
+    for number, (which, block) in enumerate(steps.brought):
+        if which != axis:
+            marks[which, block] = _copied(peers, brings[which], block)
+            continue
+        low, middle, _ = edges(which, block)
+        if number == 0 and steps.early:
+            for piece in early_chunks(low, middle):
+                chunks.append((piece, _copied(peers, brings[which], block, piece, axis)))
+        else:
+            marks[which, block] = _copied(peers, brings[which], block, (low, middle), axis)
+    for which, block in steps.brought:
+        if which == axis:
+            _copied(peers, brings[which], block, edges(which, block)[1:], axis)
+    for bring, (_, _, missing) in zip(brings, found, strict=True):
+        for block in missing:
+            bring.copy(block)
+    came = peers.mark()
+
+    def add(term: Term, low: int, high: int) -> None:
+        part = slice(low, high)
+        left, right, into = lefts[term.left], rights[term.right], results.terms[term.block]
+        if axis == 0:
+            multiply(team, left[part], right, how, into[part], not term.begins)
+        else:
+            multiply(team, left, right[:, part], how, into[:, part], not term.begins)
+
+    for number, term in enumerate(steps.terms):
+        low, middle, _ = edges(axis, (term.left, term.right)[axis])
+        for one in ((0, term.left), (1, term.right)):
+            if (mark := marks.pop(one, None)) is not None:
+                peers.wait(mark)
+        if number == 0 and chunks:
+            for (first, last), mark in chunks:
+                peers.wait(mark)
+                add(term, first - low, last - low)
+        else:
+            add(term, 0, middle - low)
+    peers.wait(came)
+    columns = plan.b.grid[1]
+    for i, j, _ in plan.tasks(team.rank):
+        block, every = i * columns + j, slice(None)
+        low, high = plan.c.boxes[block][axis]
+        middle = early_part(high - low, plan.mixed)
+        rest = (slice(middle, None), every) if axis == 0 else (every, slice(middle, None))
+        left, right, into = fetches[0].blocks[i], fetches[1].blocks[j], results.whole[block]
+        multiply(team, left[rest[0]], right[:, rest[1]], how, into[rest])
+        made = slice(0, middle)
+        results.parts_of_terms[block] = (made, every) if axis == 0 else (every, made)
+    for block in steps.empty:
+        results.whole[block][...] = 0
     results.finish()
     peers.end()
 

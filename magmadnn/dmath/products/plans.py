@@ -40,6 +40,8 @@ class ProductPlan:
             sums).
         pace: how much longer products of columns of C take than the copies of what they need, where they are
             to be made of whole sums as their columns come; 0 to cut the axis of sums as operands lie.
+        mixed: share of the rows of each block of C (columns, where A lies by columns) that are made of terms
+            while blocks come, where the others are made of whole sums once all is there; 0 for terms only.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ProductPlan:
     target: Layout
     way: Way = "fetch"
     pace: float = 0.0
+    mixed: float = 0.0
 
     def tasks(self, worker: int) -> Iterator[tuple[int, int, int]]:
         """Places (i, j, l) that a worker multiplies, those of one block of C together, l rising."""
