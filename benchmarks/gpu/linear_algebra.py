@@ -1,4 +1,4 @@
-"""md.linalg on a GPU beside CuPy and PyTorch, and its residuals beside NumPy in float64.
+"""md.linalg on a GPU beside CuPy, PyTorch and JAX, and its residuals beside NumPy in float64.
 
 python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [fft] [refine] [--seconds 0.3] [--eager]
 
@@ -13,8 +13,10 @@ device before and after; residuals in units of n eps.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -185,6 +187,7 @@ def accuracy() -> None:
 # --- speed ----------------------------------------------------------------------------------------
 
 
+@lru_cache
 def peers() -> dict[str, tuple[Any, Callable[[np.ndarray], Any], Run]]:
     """Modules of the peers that are installed, how they take arrays, and how they are waited for."""
     found: dict[str, tuple[Any, Callable[[np.ndarray], Any], Run]] = {}
@@ -198,7 +201,47 @@ def peers() -> dict[str, tuple[Any, Callable[[np.ndarray], Any], Run]]:
         found["PyTorch"] = torch, lambda a: torch.tensor(a, device="cuda"), torch.cuda.synchronize
     except ImportError:
         pass
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others want memory too
+    try:
+        jax = import_module("jax")
+        jax.config.update("jax_enable_x64", True)
+        if jax.default_backend() == "gpu":
+            waited = Waited(import_module("jax.numpy"), jax.jit)
+            found["JAX"] = waited, jax.device_put, lambda: None
+    except ImportError:
+        pass
     return found
+
+
+class Waited:
+    """A module of JAX whose functions are compiled, and come back when their results are there.
+
+    Args:
+        module: that has them, or modules of them.
+        jit: compiles a function.
+    """
+
+    def __init__(self, module: Any, jit: Callable[..., Any]) -> None:
+        self._module, self._jit = module, jit
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if not callable(found):
+            self.__dict__[name] = Waited(found, self._jit)
+            return self.__dict__[name]
+        compiled: dict[tuple[tuple[str, Any], ...], Callable[..., Any]] = {}
+
+        def call(*operands: Any, **options: Any) -> Any:
+            key = tuple(sorted(options.items()))
+            if key not in compiled:
+                compiled[key] = self._jit(partial(found, **options))
+            made = compiled[key](*operands)
+            for part in made if isinstance(made, tuple) else (made,):
+                part.block_until_ready()
+            return made
+
+        self.__dict__[name] = call
+        return call
 
 
 def microseconds(run: Run, wait: Run, seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Eager calls on Tensors in a GPU's memory beside CuPy's and PyTorch's, in turns, and what the host does.
+"""Eager calls on Tensors of a GPU beside CuPy's, PyTorch's and JAX's, in turns, and what the host does.
 
 python -m benchmarks.linalg.eager_calls [--sizes 64 512 2048] [--dtypes float64 float32] [--seconds 0.15]
 
@@ -110,7 +110,7 @@ def row(name: str, case: Case, dtype: str, seconds: float) -> None:
                 continue
             best[who] = min(best[who], there)
             returned = min(returned, back) if who == "ours" else returned
-    others = [best.get(who, np.inf) for who in ("CuPy", "PyTorch")]
+    others = [best.get(who, np.inf) for who in peers()]
     cells = "".join(f"{x:11.1f}" for x in (best["ours"], *others))
     over = min(others) / best["ours"]
     print(f"{name:<24}{cells}{over:8.2f}{returned:11.1f}{error:10.2f}", flush=True)
@@ -147,7 +147,7 @@ def main() -> None:
     z = md.Tensor.holding(np.ones((64, 64), "complex128"), "DEVICE")
     profile("matmul", lambda: md.ops.matmul(a, a))
     profile("fft", lambda: md.fft.fft(z))
-    heads = "".join(f"{x:>11}" for x in ("ours", "CuPy", "PyTorch"))
+    heads = "".join(f"{x:>11}" for x in ("ours", *peers()))
     print(f"{'':<24}{heads}{'over':>8}{'returned':>11}{'away':>10}")
     for dtype in options.dtypes:
         for n in options.sizes:
