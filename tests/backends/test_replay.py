@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from magmadnn.backends.cuda.engine import (
     FourierNode,
     KernelNode,
     MatrixNode,
+    NativeCall,
     ProductNode,
 )
 from magmadnn.backends.cuda.libraries.cufft import Transforms
@@ -42,7 +44,16 @@ class Driver:
         self.status = 0
 
     def function(self, name: str) -> Any:
-        return {"cuLaunchKernel": self._launch, "cuMemcpyAsync": self._copy}[name]
+        return {
+            "cuLaunchKernel": self._launch,
+            "cuMemcpyAsync": self._copy,
+            "cuGraphLaunch": self._launch_graph,
+        }[name]
+
+    def _launch_graph(self, made: Any, stream: Any) -> int:
+        assert stream.value == STREAM
+        self.launched.append(("graph", made.value))
+        return self.status
 
     def _copy(self, to: Any, source: Any, nbytes: Any, stream: Any) -> int:
         assert stream.value == STREAM
@@ -69,7 +80,7 @@ class Device:
         self._products = Products(self.lt, STREAM)
         self._functions = MatrixFunctions(self.blas, self.solver, STREAM)
         self._transforms = Transforms(self.fourier, STREAM)
-        self.inside, self.used = 0, 0
+        self.inside, self.used, self.graphs = 0, 0, list[Any]()
         self.lock = self
 
     def use(self) -> None:
@@ -94,6 +105,10 @@ class Device:
     def call_arrays(self, node: ArrayNode) -> None:
         assert self.inside
         node.run([_seen(array) for array in node.arrays])
+
+    def graph(self, nodes: Any) -> Any:
+        self.graphs.append(list(nodes))
+        return SimpleNamespace(call=NativeCall("cuGraphLaunch", (0, len(self.graphs), STREAM)))
 
     def replay(self, *nodes: Any) -> CudaReplay:
         return CudaReplay(nodes, self, self)
@@ -189,6 +204,59 @@ def test_transforms_and_functions_of_arrays(calls: Driver) -> None:
         x, y, z = (np.array(RNG.normal(size=n), np.complex128) for _ in range(3))
         replay.launch([v.ctypes.data for v in (x, y, z)])
         np.testing.assert_allclose(z, 2 * np.fft.fft(x))
+
+
+def test_the_same_addresses_again_become_a_graph(calls: Driver) -> None:
+    """Of all but copies, in order, while other addresses are launched as before."""
+    product = ProductNode(
+        "float64", False, (3, 4, 5), (False, True), stand_in(0), stand_in(1), stand_in(2), (5, 5, 4), 99,
+        algorithm=bytes([3] + [0] * 63),
+    )  # fmt: skip
+    kernel = KernelNode(1, (1, 1, 1), (32, 1, 1), 0, (stand_in(2) + 8,))
+    a, b, c, word = (
+        RNG.normal(size=(3, 5)), RNG.normal(size=(4, 5)), np.zeros((3, 4)), np.zeros(1),
+    )  # fmt: skip
+    device = Device()
+    replay = device.replay(product, kernel, CopyNode(stand_in(3), stand_in(2), 8))
+    places = [x.ctypes.data for x in (a, b, c, word)]
+    for _ in range(4):
+        replay.launch(places)
+    assert len(device.lt.calls) == 4 and not device.graphs
+    for _ in range(3):
+        word[:] = 0
+        replay.launch(places)
+        assert calls.launched[-1] == ("graph", 1) and word[0] == c[0, 0] != 0
+    assert len(device.lt.calls) == 4 and len(device.graphs) == 1
+    first, second = device.graphs[0]
+    assert (first.a, first.b, first.c, first.after) == (*places[:3], ())
+    assert (second.arguments, second.after) == ((places[2] + 8,), (0,))
+    other = np.full((3, 4), np.nan)
+    replay.launch([*places[:2], other.ctypes.data, places[3]])
+    np.testing.assert_allclose(other, a @ b.T)
+    replay.launch(places)
+    assert calls.launched[-1] == ("graph", 1)
+    others = np.zeros((6, 3, 4))
+    for _ in range(400):  # in turns: few graphs are kept, and seldom one is made
+        for one in others:
+            replay.launch([*places[:2], one.ctypes.data, places[3]])
+    assert len(device.graphs) < 20 and len(replay._kept) == 4
+    np.testing.assert_allclose(others[-1], a @ b.T)
+
+
+def test_functions_that_no_graph_holds_are_called(calls: Driver) -> None:
+    x, y = (np.array(RNG.normal(size=6), np.complex128) for _ in range(2))
+    arrays = tuple(DeviceArray(stand_in(k), (6,), (16,), np.dtype("complex128")) for k in (0, 1))
+
+    def doubled(given: Any) -> None:
+        given[1][...] = 2 * given[0]
+
+    device = Device()
+    replay = device.replay(ArrayNode("doubled", arrays, doubled))
+    for _ in range(9):
+        y[:] = 0
+        replay.launch([x.ctypes.data, y.ctypes.data])
+        np.testing.assert_array_equal(y, 2 * x)
+    assert not device.graphs
 
 
 def test_failures_name_the_function(calls: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
