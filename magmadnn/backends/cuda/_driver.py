@@ -114,11 +114,12 @@ def function(name: str) -> Callable[..., int]:
 
 def call_of(name: str, *arguments: int, held: object = None) -> NativeCall:
     """The same for native code."""
-    return NativeCall(name, (_address(name), *arguments), held)
+    return NativeCall(name, (address_of(name), *arguments), held)
 
 
 @cache
-def _address(name: str) -> int:
+def address_of(name: str) -> int:
+    """Where a function of the driver lies."""
     return ctypes.cast(getattr(_library(), name), c_void_p).value or 0
 
 

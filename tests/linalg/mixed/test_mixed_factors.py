@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ EPS, CUPY = np.finfo(np.float64).eps, Package()
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(elimination, "Calls", Calls)
     monkeypatch.setattr(Stream, "_all", [])
+    monkeypatch.setattr(elimination, "_FREE", {})
     yield
 
 
@@ -71,6 +73,65 @@ def test_the_order_of_streams_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
             assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("last_first", [False, True])
+def test_columns_that_are_changed_late(monkeypatch: pytest.MonkeyPatch, last_first: bool) -> None:
+    """Two windows of five blocks give the numbers that one gives, but for roundings of products."""
+    monkeypatch.setattr(Stream, "last_first", last_first)
+    a = drawn(2500, 2500)
+    at_once = factorised(a)
+    monkeypatch.setattr(elimination, "_LEAST_LATE", 1)
+    late = factorised(a)
+    assert any(late for _, late in elimination.shares(5, 3))
+    assert np.array_equal(at_once.order, late.order)
+    size = np.abs(at_once.matrix).max()
+    assert np.abs(at_once.matrix - late.matrix).max() <= np.finfo(np.float32).eps * 2500 * size
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5, 8, 9, 32, 33])
+@pytest.mark.parametrize("window", [1, 2, 3, 4, 16])
+def test_every_column_is_changed_by_every_block_in_order(blocks: int, window: int) -> None:
+    """Before its own block is factorised, and by few blocks that are kept."""
+    by = [0] * blocks
+    oldest = 0
+    for number, (near, late) in enumerate(elimination.shares(blocks, window)):
+        if number + 1 < blocks:  # the step's own
+            assert by[number + 1] == number
+            by[number + 1] += 1
+        for source, begin, end in [*near, *late]:
+            assert begin < end and by[begin:end] == [source] * (end - begin)
+            by[begin:end] = [source + 1] * (end - begin)
+            oldest = max(oldest, number - source)
+    assert by == list(range(blocks)) and oldest < max(window, 2)
+
+
+def test_numbers_of_a_launch_lie_where_the_driver_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    def launch(*told: Any) -> int:
+        places = (ctypes.c_void_p * 4).from_address(told[9])
+        kinds = (ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_longlong)
+        read = [k.from_address(p).value for k, p in zip(kinds, places, strict=True)]
+        seen.append((*told[:9], *read))
+        return 0
+
+    held = calls._OF_LAUNCH(launch)
+    place = ctypes.cast(held, ctypes.c_void_p).value
+    monkeypatch.setattr(calls.driver, "address_of", lambda name: place)
+    kernel = calls._Kernel(SimpleNamespace(kernel=SimpleNamespace(ptr=77)))
+    kernel(5, 128, 64, 9, (1 << 40, 3, calls._word(0.75), 1 << 35))
+    assert seen == [(77, 5, 1, 1, 128, 1, 1, 64, 9, 1 << 40, 3, 0.75, 1 << 35)]
+
+
+def test_streams_are_kept_for_the_next_elimination() -> None:
+    one = Elimination(CUPY, 0, 512)
+    lanes = one._lanes
+    one.close()
+    other = Elimination(CUPY, 0, 512)
+    assert other._lanes is lanes and Elimination(CUPY, 0, 512)._lanes is not lanes
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e200, 1e-250])
 @pytest.mark.parametrize("count", [1, 3])
 def test_solutions_have_the_digits_of_float64(scale: float, count: int) -> None:
@@ -115,7 +176,7 @@ def test_what_float32_cannot_factorise_is_left_to_others() -> None:
 @pytest.mark.skipif(library_of(13) is None, reason="NVRTC of CUDA 13 is not installed")
 @pytest.mark.parametrize("width", [32, pytest.param(16, marks=pytest.mark.long), 8])
 def test_cudas_compiler_takes_the_text(width: int) -> None:
-    options = ["-arch=sm_90", f"-DWIDTH={width}", f"-DROWS={32 // width}"]
+    options = ["-arch=sm_90", *kernels.OPTIONS, f"-DWIDTH={width}", f"-DROWS={32 // width}"]
     assert compiled(kernels.TEXT, 13, [*options, f"-DCLUSTER={kernels.BLOCKS}"])[0]
     assert compiled(kernels.PANEL, 13, [*options, "-DCLUSTER=1"])[0]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_double, c_float, c_int, c_longlong, c_void_p
+import struct
+from ctypes import byref, c_double, c_float, c_int, c_longlong, c_uint, c_uint64, c_void_p
 from functools import lru_cache
 from typing import Any
 
 from magmadnn.backends.cuda import _driver as driver
 from magmadnn.errors import DeviceError
 
-from .kernels import BLOCK, BLOCKS, PANEL, TEXT, THREADS
+from .kernels import BLOCK, BLOCKS, OPTIONS, PANEL, TEXT, THREADS
 
 _DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LARGER_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
@@ -28,6 +29,47 @@ _OF_SGEMM = (
 )  # fmt: skip
 
 
+_MOST_ARGUMENTS = 16  # of a kernel
+_OF_LAUNCH = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)
+_OF_ALL_AT_ONCE = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p)
+
+
+class _Kernel:
+    """Launches of a kernel, some 2,500 in one elimination.
+
+    Args:
+        function: CuPy's.
+        together: whether all blocks have to be on the device at once.
+    """
+
+    def __init__(self, function: Any, *, together: bool = False) -> None:
+        self.address, self._module = int(function.kernel.ptr), function
+        self._name = "cuLaunchCooperativeKernel" if together else "cuLaunchKernel"
+        place = driver.address_of(self._name)
+        self._launch: Any = (_OF_ALL_AT_ONCE if together else _OF_LAUNCH)(place)
+        self._last = () if together else (None,)
+        # The driver copies what a kernel is given; of a word, numbers of four bytes are the first half.
+        self._values = (c_uint64 * _MOST_ARGUMENTS)()
+        begin = ctypes.addressof(self._values)
+        self._places = (c_void_p * _MOST_ARGUMENTS)(*range(begin, begin + 8 * _MOST_ARGUMENTS, 8))
+
+    def __call__(
+        self, blocks: int, threads: int, shared: int, stream: int, arguments: tuple[int, ...]
+    ) -> None:
+        """Launch it; floating point numbers are given as words."""
+        self._values[: len(arguments)] = list(arguments)
+        if status := self._launch(
+            self.address, blocks, 1, 1, threads, 1, 1, shared, stream, self._places, *self._last
+        ):
+            driver.fail(self._name, status)
+
+
+@lru_cache
+def _word(value: float) -> int:
+    """The word of a number of float32."""
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
 @lru_cache
 def _place_of(value: float) -> Any:
     """Where a number of float32 lies."""
@@ -39,7 +81,7 @@ def _module(device: int, width: int, blocks: int) -> Any:
     """All kernels where a panel has most blocks, else the one that factorises a panel."""
     import cupy
 
-    options = (f"-DWIDTH={width}", f"-DROWS={32 // width}", f"-DCLUSTER={blocks}")
+    options = (*OPTIONS, f"-DWIDTH={width}", f"-DROWS={32 // width}", f"-DCLUSTER={blocks}")
     return cupy.RawModule(code=TEXT if blocks == BLOCKS else PANEL, options=options)
 
 
@@ -54,10 +96,10 @@ class Calls:
     """
 
     def __init__(self, cupy: Any, device: int, width: int, stream: Any) -> None:
-        self.stream, self.width = stream, width
+        self.width = width
         module = _module(device, width, BLOCKS)
-        self._functions = {
-            name: module.get_function(name).kernel
+        self._kernels = {
+            name: _Kernel(module.get_function(name), together=name == "substitute")
             for name in (
                 "exchange", "split_left", "split_right", "invert_lower", "invert_upper", "substitute",
                 "narrow",
@@ -66,13 +108,13 @@ class Calls:
         self._staged = 32 * (width + 4) * 4  # bytes of a warp
         most = self._staged * (THREADS // 32)
         for blocks in (*FEWER_BLOCKS, BLOCKS):
-            panel = _module(device, width, blocks).get_function("panel").kernel
-            self._functions[f"panel {blocks}"] = panel
+            panel = _Kernel(_module(device, width, blocks).get_function("panel"))
+            self._kernels[f"panel {blocks}"] = panel
             for attribute, value in ((_DYNAMIC_SHARED_BYTES, most), (_LARGER_CLUSTERS, 1)):
                 driver.call(
-                    "cuFuncSetAttribute", c_void_p(panel.ptr), c_int(attribute), c_int(value)
+                    "cuFuncSetAttribute", c_void_p(panel.address), c_int(attribute), c_int(value)
                 )
-        self._integer, self._single = cupy.int32, cupy.float32
+        self._stream = int(stream.ptr)
         self._processors = cupy.cuda.Device(device).attributes["MultiProcessorCount"]
         cupy.cuda.device.get_cublas_handle()  # CuPy loads the library with the first call
         version = cupy.cuda.nvrtc.getVersion()[0]
@@ -98,13 +140,9 @@ class Calls:
             self._blas_call("cublasSetSmCountTarget", self._handle, c_int(most))
 
     def _launch(
-        self, name: str, blocks: int, threads: int, *arguments: Any, shared: int = 0,
-        together: bool = False,
-    ) -> None:  # fmt: skip
-        self._functions[name](
-            (blocks,), (threads,), arguments, shared_mem=shared, stream=self.stream,
-            enable_cooperative_groups=together,
-        )  # fmt: skip
+        self, name: str, blocks: int, threads: int, *arguments: int, shared: int = 0
+    ) -> None:
+        self._kernels[name](blocks, threads, shared, self._stream, arguments)
 
     # --- kernels ----------------------------------------------------------------------------------
 
@@ -114,7 +152,7 @@ class Calls:
         blocks = next((b for b in FEWER_BLOCKS if b * THREADS * of_thread >= rows), BLOCKS)
         threads = min(-(-rows // (blocks * of_thread * 32)) * 32, THREADS)
         self._launch(
-            f"panel {blocks}", blocks, threads, a, ld, self._integer(rows), moves, wrong,
+            f"panel {blocks}", blocks, threads, a, ld, rows, moves, wrong,
             shared=self._staged * (threads // 32),
         )  # fmt: skip
 
@@ -126,21 +164,20 @@ class Calls:
         count = end - begin - gap + (rows != 0)
         if count <= 0:
             return
-        i = self._integer
         self._launch(
-            "exchange", -(-count // 128), 128, a, ld, i(begin), i(end),
-            i(end + 1 if hole is None else hole), i(gap), moves, i(steps), i(triangle), rows,
+            "exchange", -(-count // 128), 128, a, ld, begin, end, end + 1 if hole is None else hole,
+            gap, moves, steps, triangle, rows,
         )  # fmt: skip
 
     def split_left(self, a: int, ld: int, to: int, rows: int, scale: float) -> None:
         """Halves of [rows, BLOCK] beside each other."""
         blocks = -(-rows * (BLOCK // 4) // 256)
-        self._launch("split_left", blocks, 256, a, ld, to, rows, self._single(scale))
+        self._launch("split_left", blocks, 256, a, ld, to, rows, _word(scale))
 
     def split_right(self, a: int, copy: int, ld: int, to: int, columns: int, scale: float) -> None:
         """Halves of [BLOCK, columns], packed, below each other; and a copy of it elsewhere."""
         blocks = -(-columns // 4 * BLOCK // 256)
-        self._launch("split_right", blocks, 256, a, copy, ld, to, columns, self._single(scale))
+        self._launch("split_right", blocks, 256, a, copy, ld, to, columns, _word(scale))
 
     def invert(self, a: int, ld: int, to: int, triangles: int, *, lower: bool) -> None:
         """Inverses of triangles of 32 rows along the diagonal."""
@@ -155,14 +192,15 @@ class Calls:
         """
         self._launch(
             "substitute", self._processors, _OF_SUBSTITUTE, a, ld, inverses, rest, x,
-            self._integer(blocks), self._integer(lower), count, together=True,
+            blocks, lower, count,
         )  # fmt: skip
 
     def narrow(
         self, a: int, n: int, to: int, total: int, scale: float, sums: int, most: int
     ) -> None:
         """[n, n] of float64, scaled, as [total, total] of float32."""
-        self._launch("narrow", total, 256, a, n, to, total, scale, sums, most)
+        (word,) = struct.unpack("<Q", struct.pack("<d", scale))
+        self._launch("narrow", total, 256, a, n, to, total, word, sums, most)
 
     def residual(self, a: int, x: int, r: int, n: int, count: int) -> None:
         """r [count, n] becomes r - x A^T in float64, for A [n, n]."""

@@ -6,6 +6,7 @@ low, which keeps 22 bits. The panels of the next columns are factorised while th
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from .calls import Calls
@@ -18,6 +19,11 @@ _FIRST = -1  # the priority of what others wait for
 # that a cluster finds no room beside them. 16384 rows took 63.6 ms on an H200 (132 multiprocessors) with 0 to
 # 24 left, 59.1 with 32, 58.5 with 48, 58.8 with 64.
 _LEFT_TO_PANELS = 48
+# Blocks of columns that are changed at once; others are changed when panels leave time for it.
+_WINDOWS = 4
+# What exchanges and rows of U take for each column, in blocks of rows of its product.
+_PER_COLUMN = 10.0
+_LEAST_LATE = 8  # blocks of columns from which on some are changed late
 _BESIDE = BLOCK * (BLOCK + 1)  # elements from one block of an inverse to the next one
 
 MOST_ROWS = BLOCKS * THREADS * 4  # whose panels of eight columns a cluster has in its registers
@@ -42,6 +48,80 @@ def width_of(total: int) -> int:
     return width
 
 
+Share = tuple[
+    int, int, int
+]  # by which block blocks of columns are changed: from the first, up to the last
+
+
+def shares(blocks: int, window: int) -> list[tuple[list[Share], list[Share]]]:
+    """What the stream beside the panels changes while each block is factorised: at once, and late.
+
+    Blocks of columns in the same window as the next ones are changed at once. Columns behind it are
+    changed later, in the order of blocks, so that each step of a window has about the same to do.
+
+    Args:
+        blocks: of columns.
+        window: blocks of columns of a window.
+    """
+    steps: list[tuple[list[Share], list[Share]]] = []
+    waiting: deque[Share] = deque()
+
+    def work(share: Share) -> float:
+        return (share[2] - share[1]) * (blocks - share[0] + _PER_COLUMN)
+
+    done = goal = 0.0
+    for number in range(blocks):
+        next_ = number + 2  # the step itself changes the block of columns behind it
+        end = min((next_ // window + 1) * window, blocks)
+        near: list[Share] = []
+        if next_ % window == 0 or number == 0:
+            near, done = [*waiting], 0.0
+            waiting.clear()
+            ahead = [(k, k + 2, blocks) for k in range(number, min(end - 2, blocks - 2))]
+            goal = sum(map(work, ahead)) / max(len(ahead), 1)
+            begun = number
+        if next_ < blocks:
+            near.append((number, next_, end))
+            done += work(near[-1])
+            if end < blocks:
+                waiting.append((number, end, blocks))
+        late: list[Share] = []
+        while waiting and done + work(waiting[0]) / 2 <= goal * (number + 1 - begun):
+            done += work(waiting[0])
+            late.append(waiting.popleft())
+        steps.append((near, late))
+    return steps
+
+
+class Lanes:
+    """The streams of an elimination, and what they are given.
+
+    Args:
+        cupy: the package.
+        device: number of the device, which is the current one.
+        width: columns of a panel.
+        ahead: whether there are two.
+    """
+
+    def __init__(self, cupy: Any, device: int, width: int, ahead: bool) -> None:
+        self.main = cupy.cuda.Stream(non_blocking=True, priority=_FIRST)
+        self.side = cupy.cuda.Stream(non_blocking=True) if ahead else self.main
+        self.first = Calls(cupy, device, width, self.main)
+        self.second = Calls(cupy, device, width, self.side) if ahead else self.first
+        if ahead:
+            self.second.leave(_LEFT_TO_PANELS)
+
+    def close(self) -> None:
+        """Give back what the libraries hold."""
+        self.first.close()
+        if self.second is not self.first:
+            self.second.close()
+
+
+_FREE: dict[tuple[int, int, bool], list[Lanes]] = {}  # by device, width and whether there are two
+_MOST_FREE = 2
+
+
 class Elimination:
     """P A = L U of [total, total], total a multiple of `BLOCK`.
 
@@ -55,12 +135,11 @@ class Elimination:
     def __init__(self, cupy: Any, device: int, total: int, *, ahead: bool = True) -> None:
         self._cupy, self.total, self.ahead = cupy, total, ahead
         self.width = width_of(total)
-        self._main = cupy.cuda.Stream(non_blocking=True, priority=_FIRST)
-        self._side = cupy.cuda.Stream(non_blocking=True) if ahead else self._main
-        self._first = Calls(cupy, device, self.width, self._main)
-        self._second = Calls(cupy, device, self.width, self._side) if ahead else self._first
-        if ahead:
-            self._second.leave(_LEFT_TO_PANELS)
+        self._key = device, self.width, ahead
+        free = _FREE.setdefault(self._key, [])
+        self._lanes = free.pop() if free else Lanes(cupy, *self._key)
+        self._main, self._side = self._lanes.main, self._lanes.side
+        self._first, self._second = self._lanes.first, self._lanes.second
         single, half = cupy.float32, cupy.float16
         self.matrix = cupy.empty((total, total), single)
         self.order = cupy.arange(total, dtype="int32")
@@ -70,7 +149,14 @@ class Elimination:
         self._lower = cupy.zeros(blocks * _BESIDE, single)
         self._upper = cupy.zeros(blocks * _BESIDE, single)
         self._between = cupy.empty(blocks * (BLOCK // 2) ** 2 * 2, single)
-        self._left = [cupy.empty((total, 3 * BLOCK), half) for _ in range(2)]
+        window = -(-blocks // _WINDOWS) if blocks >= _LEAST_LATE else blocks
+        self._plan = shares(blocks, window)
+        sources = [
+            (k, share[0]) for k, step in enumerate(self._plan) for part in step for share in part
+        ]
+        # panels may be a step ahead
+        kept = 2 + max((k - source for k, source in sources), default=0)
+        self._left = [cupy.empty((max(total - BLOCK * k, 0), 3 * BLOCK), half) for k in range(kept)]
         self._found = [cupy.empty((BLOCK, c), single) for c in (BLOCK, total)]
         self._right = [cupy.empty((3 * BLOCK, c), half) for c in (BLOCK, total)]
 
@@ -99,28 +185,41 @@ class Elimination:
         begun = self._cupy.cuda.get_current_stream().record()
         self._main.wait_event(begun)
         self._side.wait_event(begun)
-        changed, first = None, self._first
+        changed, first, free = None, self._first, [None] * len(self._left)
         self._panel(0)
         for number, column in enumerate(range(0, self.total, BLOCK)):
             self._block(column)
             behind, rest = column + BLOCK, self.total - column - BLOCK
             self._invert(first, column, BLOCK, lower=True, until=_INVERTED)
-            left = self._left[number % 2].data.ptr
+            slot = number % len(self._left)
+            if free[slot] is not None:
+                self._main.wait_event(free[slot])
             if rest:
+                left = self._left[slot].data.ptr
                 first.split_left(self.at(behind, column), self.total, left, rest, _SCALE_OF_L)
             known = self._main.record()
             if changed is not None:
                 self._main.wait_event(changed)
+            own = None
             if rest:
-                self._change(first, column, behind, behind + BLOCK, left, 0, scale)
+                self._change(first, number, number + 1, number + 2, 0, scale)
                 own = self._main.record()
                 self._panel(behind)
             self._side.wait_event(known)
-            self._exchange_others(self._second, column)
-            if rest > BLOCK:  # its product begins when the panel has its multiprocessors
-                self._change(self._second, column, behind + BLOCK, self.total, left, 1, scale, own)
+            near, late = self._plan[number]
+            for (
+                source,
+                begin,
+                end,
+            ) in near:  # their products begin when the panel has its multiprocessors
+                self._change(self._second, source, begin, end, 1, scale, own)
+                free[source % len(self._left)], own = self._side.record(), None
             changed = self._side.record()
-        self._main.wait_event(changed)
+            for source, begin, end in late:
+                self._change(self._second, source, begin, end, 1, scale)
+                free[source % len(self._left)] = self._side.record()
+            self._exchange_others(self._second, column)
+        self._main.wait_event(self._side.record())
         self._invert(first, 0, self.total, lower=True, since=_INVERTED)
         self._invert(first, 0, self.total, lower=False)
         self._cupy.cuda.get_current_stream().wait_event(self._main.record())
@@ -168,16 +267,17 @@ class Elimination:
         )  # fmt: skip
 
     def _change(
-        self, calls: Calls, column: int, begin: int, end: int, left: int, side: int, scale: float,
-        after: Any = None,
+        self, calls: Calls, source: int, first: int, last: int, side: int, scale: float, after: Any = None
     ) -> None:  # fmt: skip
-        """Exchange rows in columns behind the block, make those of U, and take their products off.
+        """Exchange rows in blocks of columns behind block `source`, make those of U, and take products off.
 
         Where there is an event `after`, products wait for it.
         """
+        column, begin, end = source * BLOCK, first * BLOCK, last * BLOCK
         moves, steps = self._steps(column)
         calls.exchange(self.at(column, 0), self.total, begin, end, moves, steps=steps)
         columns, rows = end - begin, self.total - column - BLOCK
+        left = self._left[source % len(self._left)].data.ptr
         right, upper = self._right[side].data.ptr, self.at(column, begin)
         found, total = self._found[side].data.ptr, self.total
         # By inverses of few rows: those of all rows of the block lose two more bits.
@@ -284,7 +384,9 @@ class Elimination:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Give back what the libraries hold."""
-        self._first.close()
-        if self._second is not self._first:
-            self._second.close()
+        """Let others have the streams, and what the libraries hold for them."""
+        free = _FREE[self._key]
+        if len(free) < _MOST_FREE:
+            free.append(self._lanes)
+        else:
+            self._lanes.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 BLOCK = 512  # columns between two products of the whole rest
 BLOCKS = 16  # of a cluster, which factorises a panel, at most
 THREADS = 1024  # of each, at most
+OPTIONS = ("-default-device",)  # functions without a name are the device's
 STEP = 128  # integers that say which rows a panel exchanges
 
 PANEL = r"""
@@ -17,6 +18,7 @@ typedef unsigned short u16;
 typedef long long i64;
 #define BLOCK 512
 #define PITCH (WIDTH + 4)
+#define LATE (CLUSTER > 4)
 #define FULL 0xffffffffu
 
 // --- words of a cluster --------------------------------------------------------------------------
@@ -27,17 +29,57 @@ __device__ __forceinline__ u32 there(const void *place, u32 block) {
   return found;
 }
 
-__device__ __forceinline__ void put(u32 place, u32 word) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(place), "r"(word) : "memory");
+__device__ __forceinline__ void put(u32 place, float4 v) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+               :: "r"(place), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
-__device__ __forceinline__ void together() {
+__device__ __forceinline__ void put(u32 place, uint2 v) {
+  asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" :: "r"(place), "r"(v.x), "r"(v.y) : "memory");
+}
+
+__device__ __forceinline__ void arrive_there() {
 #if CLUSTER > 1
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-               "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_there() {
+#if CLUSTER > 1
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
   __syncthreads();
 #endif
+}
+
+// Each column has a text of its own: a loop over them is too long for the compiler to take apart.
+template <int J>
+struct Column {
+  static constexpr int value = J;
+};
+
+template <int J, class Step>
+__device__ __forceinline__ void each(const Step &step) {
+  step(Column<J>());
+  if constexpr (J + 1 < WIDTH) each<J + 1>(step);
+}
+
+// Takes products with a pivot's row off the columns from `from` on.
+template <int from>
+__device__ __forceinline__ void behind(
+    float (&x)[ROWS][WIDTH], const int (&order)[ROWS], const float (&l)[ROWS], const float *line) {
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i)
+    if (order[i] == -1) {
+#pragma unroll
+      for (int c = from / 4 * 4; c < WIDTH; c += 4) {
+        const float4 p = *(const float4 *)(line + c);
+        if (c >= from) x[i][c] = fmaf(-l[i], p.x, x[i][c]);
+        if (c + 1 >= from) x[i][c + 1] = fmaf(-l[i], p.y, x[i][c + 1]);
+        if (c + 2 >= from) x[i][c + 2] = fmaf(-l[i], p.z, x[i][c + 2]);
+        x[i][c + 3] = fmaf(-l[i], p.w, x[i][c + 3]);
+      }
+    }
 }
 
 // --- a panel -------------------------------------------------------------------------------------
@@ -48,10 +90,10 @@ __device__ __forceinline__ void together() {
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(1024, 1)
 panel(float *a, i64 ld, int m, int *moves, int *wrong) {
   extern __shared__ float4 staged[];
-  __shared__ __align__(16) float rows[2][CLUSTER][WIDTH];
-  __shared__ u32 sizes[2][CLUSTER], warp_sizes[2][32];
-  __shared__ int who[2][CLUSTER];
-  __shared__ float candidate[WIDTH];
+  __shared__ __align__(16) float rows[3][CLUSTER][WIDTH];
+  __shared__ uint2 found[2][CLUSTER];  // size and row of each block's candidate
+  __shared__ u32 warp_sizes[2][32];
+  __shared__ __align__(16) float candidate[WIDTH];
   __shared__ int pivots[WIDTH], vacated[WIDTH];
   __shared__ u32 kept;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
@@ -80,10 +122,15 @@ panel(float *a, i64 ld, int m, int *moves, int *wrong) {
     __syncwarp();
     order[i] = first + i * (int)blockDim.x < m ? -1 : -2;  // -1: may still become a pivot
   }
-  together();
-#pragma unroll
-  for (int j = 0; j < WIDTH; ++j) {
-    const int now = j & 1;
+  arrive_there();
+  wait_there();
+  // What column j leaves of those from j + 2 on is computed while many blocks wait for each other in the
+  // next step, so that three rows are kept: the one before is read while others send the next one.
+  float l[ROWS];
+  const float *line = rows[0][0];
+  each<0>([&](auto column) __attribute__((always_inline)) {
+    constexpr int j = column.value;
+    constexpr int now = j & 1, third = j % 3;
     u32 best = 0;
     int at = 0;
 #pragma unroll
@@ -97,7 +144,10 @@ panel(float *a, i64 ld, int m, int *moves, int *wrong) {
     __syncthreads();
     const u32 seen = lane < warps ? warp_sizes[now][lane] : 0;
     const u32 top = __reduce_max_sync(FULL, seen);
-    if (warp == __ffs(__ballot_sync(FULL, seen == top)) - 1) {
+    const bool sends = warp == __ffs(__ballot_sync(FULL, seen == top)) - 1;
+    if (!sends) arrive_there();
+    if constexpr (LATE && j > 0) behind<j + 1>(x, order, l, line);
+    if (sends) {
       if (lane == chosen) {
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
@@ -109,22 +159,20 @@ panel(float *a, i64 ld, int m, int *moves, int *wrong) {
       }
       const int row = __shfl_sync(FULL, first + at * (int)blockDim.x, chosen);
       __syncwarp();
-      const u32 word = __float_as_uint(candidate[lane % WIDTH]);
-      if (lane < WIDTH) {
+      const int part = lane % per * 4;
+      const float4 v = *(const float4 *)(candidate + part);
 #pragma unroll
-        for (int t = 0; t < CLUSTER; ++t) put(there(&rows[now][rank][lane], t), word);
-      }
-      if (lane < CLUSTER) {
-        put(there(&sizes[now][rank], lane), top);
-        put(there(&who[now][rank], lane), (u32)row);
-      }
+      for (int t = 0; t < CLUSTER; t += high)
+        if (t + lane / per < CLUSTER) put(there(&rows[third][rank][part], t + lane / per), v);
+      if (lane < CLUSTER) put(there(&found[now][rank], lane), make_uint2(top, row));
+      arrive_there();
     }
-    together();
-    const u32 one = lane < CLUSTER ? sizes[now][lane] : 0;
-    const u32 largest = __reduce_max_sync(FULL, one);
-    const int winner = __ffs(__ballot_sync(FULL, one == largest)) - 1;
-    const int pivot = who[now][winner];
-    const float *const line = rows[now][winner];
+    wait_there();
+    const uint2 one = lane < CLUSTER ? found[now][lane] : make_uint2(0, 0);
+    const u32 largest = __reduce_max_sync(FULL, one.x);
+    const int winner = __ffs(__ballot_sync(FULL, one.x == largest)) - 1;
+    const int pivot = __shfl_sync(FULL, one.y, winner);
+    line = rows[third][winner];
     const float d = line[j];
     const bool none = !(fabsf(d) > 1e-36f);
     const float inverse = none ? 0.0f : 1.0f / d;
@@ -132,9 +180,10 @@ panel(float *a, i64 ld, int m, int *moves, int *wrong) {
       pivots[j] = pivot;
       if (none && rank == 0) *wrong = 1;
     }
+    constexpr int end = LATE && j + 2 < WIDTH ? j + 2 : WIDTH;
     float p[WIDTH];
 #pragma unroll
-    for (int c = j / 4 * 4; c < WIDTH; c += 4) {
+    for (int c = j / 4 * 4; c < end; c += 4) {
       const float4 v = *(const float4 *)(line + c);
       p[c] = v.x, p[c + 1] = v.y, p[c + 2] = v.z, p[c + 3] = v.w;
     }
@@ -142,13 +191,13 @@ panel(float *a, i64 ld, int m, int *moves, int *wrong) {
     for (int i = 0; i < ROWS; ++i) {
       if (pivot == first + i * (int)blockDim.x) order[i] = j;
       if (order[i] == -1) {
-        const float l = x[i][j] * inverse;
-        x[i][j] = l;
+        l[i] = x[i][j] * inverse;
+        x[i][j] = l[i];
 #pragma unroll
-        for (int c = j + 1; c < WIDTH; ++c) x[i][c] = fmaf(-l, p[c], x[i][c]);
+        for (int c = j + 1; c < end; ++c) x[i][c] = fmaf(-l[i], p[c], x[i][c]);
       }
     }
-  }
+  });
   __syncthreads();
   if (warp == 0) {
     const int pivot = lane < WIDTH ? pivots[lane] : WIDTH;
