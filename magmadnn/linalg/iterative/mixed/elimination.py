@@ -32,7 +32,7 @@ MOST_ROWS = BLOCKS * THREADS * 4  # whose panels of eight columns a cluster has 
 def bytes_of_factors(n: int) -> int:
     """About how much memory the factors of so many rows take, and what makes them."""
     total = padded(n)
-    return 4 * total * total + 26 * BLOCK * total
+    return 4 * total * total + 32 * BLOCK * total
 
 
 def padded(n: int) -> int:
