@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -21,6 +22,7 @@ ROWS, SIZES = 53, (13, 11, 3)  # the last batch is shorter
 def nothing_waits(place: str) -> Iterator[str]:
     """Where models are trained; no other test has left anything there, and none finds anything."""
     with nullcontext() if place == "cpu" else on(place):
+        gc.collect()  # models of other tests that are parts of circles
         handed_on._waiting.clear()
         yield "cpu" if place == "cpu" else "cuda"
         handed_on._waiting.clear()
