@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError, quoted
+from magmadnn.memory.dtypes import refuse_masked
 
 
 class Estimator:
@@ -68,7 +69,9 @@ def right_share(name: str, found: Any, y: Any) -> float:
 
     Raises:
         ShapeError: if there is not one class for each row.
+        DataError: if elements are masked.
     """
+    refuse_masked(f"{name}: y", y)
     expected = np.asarray(y)
     if expected.shape != found.shape:
         raise ShapeError(

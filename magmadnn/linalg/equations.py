@@ -137,8 +137,7 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
 
     Returns:
         [..., n] or [..., n, k], of the operands' common dtype, float64 for integers and by
-        "refine". Gradients of both
-        operands use the same factors once more.
+        "refine". Gradients of both operands use the same factors once more.
 
     Raises:
         NumericError: if a matrix is singular, naming it and the pivot, or one holds NaN or infinity.

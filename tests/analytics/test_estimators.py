@@ -336,6 +336,11 @@ def test_masked_elements_are_refused() -> None:
         lambda: md.analytics.LinearDiscriminantAnalysis().fit(
             X, np.ma.masked_equal(X[:, 0] > 3, True)
         ),
+        lambda: (
+            md.analytics.LinearDiscriminantAnalysis()
+            .fit(X, X[:, 0] > 3)
+            .score(X, np.ma.masked_equal(X[:, 0] > 3, True))
+        ),
     ):
         with pytest.raises(MagmaDNNError, match=r"[Xy]: elements are masked: fill them"):
             call()

@@ -11,7 +11,7 @@ import scipy.sparse
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, DTypeError, NumericError, ShapeError
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.runtime import Executable
 
@@ -333,3 +333,15 @@ def test_relaxation_is_a_method_of_solve(dtype: str) -> None:
         la.solve(np.ones((3, 3)), np.ones(3), method="jacobi")
     with pytest.raises(ArgumentError, match='go with method="refine"'):
         la.solve(a, b, method="jacobi", assume_a="pos")
+
+
+def test_masked_elements_are_refused() -> None:
+    """On either side of a product, and of what a matrix is made of."""
+    eye = la.SparseMatrix(scipy.sparse.eye_array(3, format="csr"))
+    masked = np.ma.masked_less([1.0, 2.0, 3.0], 2)
+    with pytest.raises(DataError, match="elements are masked"):
+        masked @ eye
+    with pytest.raises(DataError, match="elements are masked"):
+        eye @ masked
+    with pytest.raises(DataError, match="elements are masked"):
+        la.SparseMatrix(np.ma.masked_less(np.eye(3), 1))

@@ -12,7 +12,7 @@ from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, DTypeError, MissingExtraError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.memory import Kind
-from magmadnn.memory.dtypes import is_floating
+from magmadnn.memory.dtypes import is_floating, refuse_masked
 from magmadnn.ops import expand_dims, scatter_add, squeeze, swapaxes, take
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
 
@@ -47,6 +47,7 @@ class SparseMatrix:
     def __init__(self, matrix: Any, values: Any = None) -> None:
         sparse = scipy_sparse("linalg.SparseMatrix")
         if not sparse.issparse(matrix):
+            refuse_masked("SparseMatrix: matrix", matrix)
             matrix = np.asarray(matrix)
             if matrix.ndim != 2:
                 raise ShapeError(f"SparseMatrix: expected a matrix, got shape {matrix.shape}")
@@ -115,7 +116,9 @@ class SparseMatrix:
         lazy = isinstance(x, (Node, Operation)) or isinstance(self.values, (Node, Operation))
         if not lazy:
             return self._at_once(asarray(x))
-        x = x if isinstance(x, (Node, Operation)) else np.asarray(x)
+        if not isinstance(x, (Node, Operation)):
+            refuse_masked("SparseMatrix: x", x)
+            x = np.asarray(x)
         self._check_fits(x)
         vector = x.ndim == 1
         given = take(expand_dims(x, -1) if vector else x, self.columns, axis=0)
@@ -126,6 +129,7 @@ class SparseMatrix:
     def __rmatmul__(self, x: Any) -> Any:
         """`x @ A`, of a vector [m] or rows [k, m]."""
         if not isinstance(x, (Node, Operation, Tensor)):
+            refuse_masked("SparseMatrix: x", x)
             x = np.asarray(x)
         if x.ndim not in (1, 2) or x.shape[-1] != self.shape[0]:
             raise ShapeError(
