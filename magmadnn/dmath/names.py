@@ -191,7 +191,7 @@ def dot(a: Any, b: Any, /) -> Matrix:
 
 
 def norm(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> Matrix:
-    """Square root of the sum of |x|^2, over axes or all elements, scaled so that none overflows."""
+    """Square root of the sum of `|x|^2`, over axes or all elements, scaled so that none overflows."""
     session = session_of("norm", x)
     axes = reducing.axes_of("norm", axis, x.ndim)
     shape = reducing.reduced_shape(x.shape, axes, keepdims)

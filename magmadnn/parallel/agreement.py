@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn.comm import Communicator
-from magmadnn.errors import CommunicationError
+from magmadnn.errors import CommunicationError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from magmadnn.optim import StepSlices
@@ -38,19 +39,21 @@ def told_in(communicator: Communicator, call: str, value: Any) -> list[Any]:
 
 
 def choose_alike(communicator: Communicator, slices: StepSlices | None) -> None:
-    """Let the libraries of all ranks' GPUs take the same algorithms for the same products; collective.
+    """Let the libraries of all ranks' GPUs take the same algorithms in batches of full size; collective.
 
     Each rank chooses by measuring, and sums depend on the choice. So a run that is repeated, or goes on from
     a checkpoint, which has the choices of one rank, gives the same bits on all.
 
     Args:
-        communicator: of the ranks; the choice is that of the first who has the product.
+        communicator: of the ranks; the choice is that of the first who has the product. A rank whose library
+            does not propose that algorithm keeps its own.
         slices: of steps that are about to run; None where this rank has none.
     """
     from magmadnn.runtime.cuda.algorithms import frozen, take_first
 
     if slices is not None:
-        slices.choose()
+        with suppress(OutOfMemoryError):  # told where steps run; others wait for the exchange
+            slices.choose()
     told: list[Any] = communicator.exchange(frozen())
     take_first(told)
 

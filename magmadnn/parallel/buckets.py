@@ -21,9 +21,8 @@ def size_of(spec: Spec) -> int:
 
 
 SHORT_BYTES: Final = 1 << 18  # of a sum that takes GPUs little more than to meet
-_WORTH: Final = (
-    4  # times as many bytes: what the others of a bucket have at least, to go without the last
-)
+# Times as many bytes: what the others of a bucket have at least, to go without the last.
+_WORTH: Final = 4
 
 
 def last_apart(nbytes: Sequence[int]) -> int:

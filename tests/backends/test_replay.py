@@ -243,6 +243,30 @@ def test_the_same_addresses_again_become_a_graph(calls: Driver) -> None:
     np.testing.assert_allclose(others[-1], a @ b.T)
 
 
+def test_calls_that_cannot_be_a_graph_go_on_as_calls(
+    calls: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def fails(self: object, nodes: object) -> Any:
+        tried.append(nodes)
+        raise DeviceError("no memory for a graph")
+
+    monkeypatch.setattr(Device, "graph", fails)
+    product = ProductNode(
+        "float64", False, (3, 4, 5), (False, True), stand_in(0), stand_in(1), stand_in(2), (5, 5, 4), 99,
+        algorithm=bytes([3] + [0] * 63),
+    )  # fmt: skip
+    replay = Device().replay(product)
+    b = RNG.normal(size=(4, 5))
+    a, c = np.zeros((3, 5)), np.zeros((3, 4))
+    for number in range(20):
+        a[:] = number
+        replay.launch([x.ctypes.data for x in (a, b, c)])
+        np.testing.assert_allclose(c, a @ b.T)
+    assert len(tried) == 1
+
+
 def test_functions_that_no_graph_holds_are_called(calls: Driver) -> None:
     x, y = (np.array(RNG.normal(size=6), np.complex128) for _ in range(2))
     arrays = tuple(DeviceArray(stand_in(k), (6,), (16,), np.dtype("complex128")) for k in (0, 1))

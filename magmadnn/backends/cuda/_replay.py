@@ -15,7 +15,7 @@ from ctypes import c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from magmadnn.errors import DeviceError
+from magmadnn.errors import DeviceError, OutOfMemoryError
 
 from . import _driver as driver
 from .engine import (
@@ -143,7 +143,12 @@ class CudaReplay:
         if len(self._kept) >= _MOST_GRAPHS:  # more addresses in turns than graphs: seldom a new one
             del self._kept[next(iter(self._kept))]
             self._often *= 2
-        self._kept[places] = made = self._as_graphs(places)
+        try:
+            made = self._as_graphs(places)
+        except (DeviceError, OutOfMemoryError):  # the calls themselves do as well
+            self._is_kept = False
+            return None
+        self._kept[places] = made
         return made
 
     def _as_graphs(self, places: tuple[int, ...]) -> _Kept:

@@ -5,7 +5,7 @@ Regions of one phase do not depend on each other: threads share their work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from magmadnn.compiler.layout import Layouts
@@ -156,14 +156,12 @@ def phases_of(
     before = {r: needs | others.get(r, frozenset()) for r, needs in known.before.items()}
     late = behind(before)
     ready = _ready(before)
-    position = {
-        r: (
-            (r not in early) + (r not in early and r not in beside) + 3 * (r in late),
-            ready.get(r, -1),
-            k,
-        )
-        for k, r in enumerate(before)
-    }
+
+    def turn(region: Region) -> int:
+        """Which regions come first, where nothing else says so."""
+        return 3 * (region in late) + (0 if region in early else 1 if region in beside else 2)
+
+    position = {r: (turn(r), ready.get(r, -1), k) for k, r in enumerate(before)}
     ordered = in_order(before, position)
     assert ordered is not None
     phases: dict[Region, int] = {}
@@ -181,13 +179,18 @@ def phases_of(
             end = max(end, phases[region] + 1)
         if region in early:
             checked = max(checked, phases[region] + 1)
-    _delay(phases, before)
+    _delay(phases, before, known.homes(outputs))
     return phases
 
 
-def _delay(phases: dict[Region, int], before: Mapping[Region, frozenset[Region]]) -> None:
-    """Put regions that make a large value again for one reader right in front of that."""
-    for region in filter(lambda r: any(map(is_called_again, r.nodes)), before):
+def _delay(
+    phases: dict[Region, int],
+    before: Mapping[Region, frozenset[Region]],
+    wanted: Container[Region],
+) -> None:
+    """Put regions that make a large value again for one reader right in front of that, unless `wanted`."""
+    again = (r for r in before if r not in wanted and any(map(is_called_again, r.nodes)))
+    for region in again:
         readers = (phases[other] for other, needs in before.items() if region in needs)
         phases[region] = min(readers, default=phases[region] + 1) - 1
 

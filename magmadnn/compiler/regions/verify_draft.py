@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from magmadnn.errors import GraphError
 from magmadnn.graph.node import VARIABLE, Node
@@ -13,9 +12,6 @@ from magmadnn.graph.op import Op
 from .alias import alone, is_safe
 from .draft import Draft, Work
 from .region import BY_PYTHON, Region
-
-if TYPE_CHECKING:
-    pass
 
 
 def verify_draft(draft: Draft, *, name: str) -> None:

@@ -84,8 +84,9 @@ def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
 
 @public
 def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The Euclidean norm over axes: sqrt(sum(|x|**2)), in float64 for integers, real for complex numbers; its
-    gradient at 0 is NaN.
+    """The Euclidean norm over axes: `sqrt(sum(|x|**2))`, in float64 for integers, real for complex numbers.
+
+    Its gradient at 0 is NaN.
 
     x, axis and keepdims are as for `mean`.
     """

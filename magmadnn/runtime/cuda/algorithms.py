@@ -36,9 +36,8 @@ _PROPOSALS = 8
 _ROUNDS = 3
 _PATTERN = 1 << 14  # random numbers that are repeated
 _AT_A_TIME = 3  # runs of a product between two events
-_HOPELESS = (
-    3.0  # an algorithm whose single run takes so many times the fastest one's is not run again,
-)
+# An algorithm whose single run takes so many times the fastest one's is not run again,
+_HOPELESS = 3.0
 _SLOW = 1.5  # nor is one that takes so many times as long in a round
 _WORTH = 0.97  # of the first proposal's time: what another must take to be chosen
 _ALIGNED = 16  # bytes: what algorithms may ask for

@@ -390,15 +390,16 @@ class Fit:
         if size not in self._made_slices:
             found = self.source.data(size, self.step.room)
             self._made_slices[size] = None
-            if found is not None:
+            # what ranks do to make slices they do together, so all have data for that or none
+            if agreement().all(found is not None, "data for several steps") and found is not None:
                 arrays, rows = found
                 data = data_for(self.objective, arrays)
                 if self.objective.weights is not None:
                     self._weights[size] = data[self.objective.weights]
                 how = (rows, self.source.streams, self.source.ring_bytes)
-                self._made_slices[size] = self.step.slices(data, *how)
-            if not agreement().all(self._made_slices[size] is not None, "several steps in one go"):
-                self._made_slices[size] = None
+                made = self.step.slices(data, *how)
+                if agreement().all(made is not None, "several steps in one go"):
+                    self._made_slices[size] = made
         return self._made_slices[size]
 
     def finish_epoch(self, results: dict[str, Any] | None = None, steps: int | None = None) -> None:

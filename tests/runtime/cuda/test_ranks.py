@@ -175,6 +175,33 @@ if comm.rank == 0:
     print(json.dumps(told))
 """
 
+# rank 1 has no room for its data, so all take batches one by one
+NO_ROOM = """
+from magmadnn.training.loop.own_rows import OwnRows
+
+kinds, dtypes = set(), set()
+slices.meet = placed_step.meet = meet
+if comm.rank:
+    OwnRows.data = lambda self, batch_size, room: None
+
+
+def fit(device, way):
+    layers = [md.layers.Input((5,)), md.layers.Dense(8, activation="tanh"), md.layers.Dense(4)]
+    model = md.Model(
+        layers, loss="cross_entropy", optimizer="sgd", precision="float64", device=device, seed=1
+    )
+    model.fit(x, y, batch_size=32, epochs=2, verbose=False, parallel=way)
+    return [v.tolist() for _, v in sorted(model.values().items())]
+
+
+alone = fit("cpu", False)
+with emulated_device():
+    found = fit("cuda", md.parallel.DataParallel() if WAY == "data" else md.parallel.ModelParallel())
+told = comm.exchange([alone, found])
+if comm.rank == 0:
+    print(json.dumps(told))
+"""
+
 
 KINDS = {
     "data": ["sum"],
@@ -217,6 +244,19 @@ def test_ranks_take_the_same_algorithms(
     found = check(tmp_path, "emulated", 2, way, apart=True)
     assert len(found[0]) >= 5 and set(found[0].values()) == {b"first".hex()}
     assert found[1] == found[0]
+
+
+@needs_compiler
+@pytest.mark.parametrize("way", ["data", "model"])
+def test_a_rank_without_room_for_data_lets_none_wait(way: str, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    head = f"DEVICE, WAY, APART = 'emulated', {way!r}, False\n"
+    text = head + SCRIPT[: SCRIPT.index("items, kinds")] + NO_ROOM
+    code, out, errors, _ = launched(tmp_path, 2, text, "")
+    assert code == 0, errors
+    for alone, found in json.loads(out.splitlines()[-1]):
+        for value, expected in zip(found, alone, strict=True):
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12)
 
 
 def check(

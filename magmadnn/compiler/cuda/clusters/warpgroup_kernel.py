@@ -16,7 +16,7 @@ from .warpgroup_middle import OWN, ROW_Z, WarpgroupMiddle
 from .warpgroup_prelude import warpgroup_library
 from .warpgroup_products import BACKWARD, BESIDE, FORWARD, ROUNDING
 
-GROUP_THREADS = 384  # of a block: two warpgroups, and the warps that copy and send
+GROUP_THREADS = 384  # of a block: two warpgroups, and the warps that copy
 _BATCH, _UNITS = OWN * BLOCKS, 128
 # bytes from one 8 features to the next, and between the halves of a block of them
 _EIGHT, _HALF = 4240, 2112

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from magmadnn.memory.pool import WHEN_SHORT
+
 from .calls import Calls
 from .kernels import BLOCK, BLOCKS, STEP, THREADS
 
@@ -48,9 +50,8 @@ def width_of(total: int) -> int:
     return width
 
 
-Share = tuple[
-    int, int, int
-]  # by which block blocks of columns are changed: from the first, up to the last
+# By which block blocks of columns are changed: from the first, up to the last.
+Share = tuple[int, int, int]
 
 
 def shares(blocks: int, window: int) -> list[tuple[list[Share], list[Share]]]:
@@ -122,6 +123,24 @@ _FREE: dict[tuple[int, int, bool], list[Lanes]] = {}  # by device, width and whe
 _MOST_FREE = 2
 
 
+def _taken(key: tuple[int, int, bool]) -> Lanes | None:
+    """Lanes that nobody uses; None where there are none."""
+    try:
+        return _FREE.setdefault(key, []).pop()
+    except IndexError:
+        return None
+
+
+def _let_go() -> None:
+    """Give back what lanes that nobody uses hold."""
+    for key in list(_FREE):
+        while (lanes := _taken(key)) is not None:
+            lanes.close()
+
+
+WHEN_SHORT.append(_let_go)
+
+
 class Elimination:
     """P A = L U of [total, total], total a multiple of `BLOCK`.
 
@@ -136,10 +155,6 @@ class Elimination:
         self._cupy, self.total, self.ahead = cupy, total, ahead
         self.width = width_of(total)
         self._key = device, self.width, ahead
-        free = _FREE.setdefault(self._key, [])
-        self._lanes = free.pop() if free else Lanes(cupy, *self._key)
-        self._main, self._side = self._lanes.main, self._lanes.side
-        self._first, self._second = self._lanes.first, self._lanes.second
         single, half = cupy.float32, cupy.float16
         self.matrix = cupy.empty((total, total), single)
         self.order = cupy.arange(total, dtype="int32")
@@ -159,6 +174,10 @@ class Elimination:
         self._left = [cupy.empty((max(total - BLOCK * k, 0), 3 * BLOCK), half) for k in range(kept)]
         self._found = [cupy.empty((BLOCK, c), single) for c in (BLOCK, total)]
         self._right = [cupy.empty((3 * BLOCK, c), half) for c in (BLOCK, total)]
+        # last, since what was taken is put back by `close` only
+        self._lanes = _taken(self._key) or Lanes(cupy, *self._key)
+        self._main, self._side = self._lanes.main, self._lanes.side
+        self._first, self._second = self._lanes.first, self._lanes.second
 
     def at(self, row: int, column: int) -> int:
         """Address of an element."""
@@ -182,6 +201,14 @@ class Elimination:
 
     def factorise(self, scale: float) -> None:
         """Begin to factorise `matrix`, whose elements times `scale` are about 10."""
+        try:
+            self._begin(scale)
+        except BaseException:  # memory that goes back is not written any more
+            self._main.synchronize()
+            self._side.synchronize()
+            raise
+
+    def _begin(self, scale: float) -> None:
         begun = self._cupy.cuda.get_current_stream().record()
         self._main.wait_event(begun)
         self._side.wait_event(begun)
@@ -207,11 +234,8 @@ class Elimination:
                 self._panel(behind)
             self._side.wait_event(known)
             near, late = self._plan[number]
-            for (
-                source,
-                begin,
-                end,
-            ) in near:  # their products begin when the panel has its multiprocessors
+            # their products begin when the panel has its multiprocessors
+            for source, begin, end in near:
                 self._change(self._second, source, begin, end, 1, scale, own)
                 free[source % len(self._left)], own = self._side.record(), None
             changed = self._side.record()

@@ -52,6 +52,15 @@ class Equations:
     def __init__(self, cupy: Any, device: int, a: Any, *, ahead: bool = True) -> None:
         self._cupy, self._a, self.n = cupy, a, len(a)
         self._factors = Elimination(cupy, device, padded(self.n), ahead=ahead)
+        try:
+            self._factorise()
+        except BaseException:
+            self.close()
+            raise
+
+    def _factorise(self) -> None:
+        """Narrow the matrix, and factorise it where its elements allow that."""
+        cupy = self._cupy
         sums, most = cupy.zeros(self.n), cupy.zeros(self.n)
         self._scale = 1.0
         size = self._narrow(sums, most)

@@ -28,10 +28,8 @@ _MOST_STEPS = 4096  # of a launch: what the host waits for
 _WORD = 8  # bytes
 _ALIGNMENT = 16  # of copies of rows
 _MOST_CUTS = 16  # of a model's steps
-_STEPS_OF_ROUND, _STEPS_OF_LAUNCH = (
-    1,
-    3,
-)  # that bringing weights, and beginning a launch, take as long as
+# Steps that take as long as bringing weights, and as beginning a launch.
+_STEPS_OF_ROUND, _STEPS_OF_LAUNCH = 1, 3
 _GAIN = 0.99  # of the time, from which on steps are cut
 _ROUNDED_SHARE = 1 / 16  # of a device's memory, for a copy of the features
 
