@@ -243,11 +243,13 @@ def test_a_fork_waits_for_those_inside_llvm() -> None:
 
 @pytest.fixture
 def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module that takes 0.3 s to import; a file says when it is half-way."""
+    """The name of a module whose import waits for a file "go-on"; another file says when it is half-way."""
     name = "imported_slowly"
-    half_way = f"pathlib.Path({str(tmp_path / 'half-way')!r}).touch()"
     (tmp_path / f"{name}.py").write_text(
-        f"import pathlib, time\n{half_way}\ntime.sleep(0.3)\nwhole = True\n"
+        f"import pathlib, time\nfolder = pathlib.Path({str(tmp_path)!r})\n"
+        "(folder / 'half-way').touch()\n"
+        "while not (folder / 'go-on').exists():\n    time.sleep(1e-3)\n"
+        "whole = True\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield name
@@ -264,10 +266,15 @@ def test_a_fork_waits_for_modules_that_this_package_imports(
     thread.start()
     while not (tmp_path / "half-way").exists():
         time.sleep(1e-3)
-    start = time.monotonic()
-    own = package == "magmadnn"
-    assert child(lambda: __import__(slow_module).whole if own else None) == 0
-    assert (time.monotonic() - start > 0.1) == own
+    go_on = tmp_path / "go-on"
+    if package == "magmadnn":
+        timer = threading.Timer(0.3, go_on.touch)
+        timer.start()
+        assert child(lambda: __import__(slow_module).whole) == 0
+        assert go_on.exists()
+    else:
+        assert child(lambda: None) == 0  # while the other thread is half-way still
+        go_on.touch()
     thread.join()
     assert not _imp.lock_held()
 

