@@ -23,6 +23,7 @@ from .verify_memory import verify_memory
 _ALIGNMENT = 64  # of every value, as kernels read whole vectors
 # From so many bytes on places by size are tried, where these are so many times what is alive at once.
 _LARGE, _WASTE = 1 << 28, 1.05
+_MOST_BY_SIZE = 500  # values: the time grows with the square of their number
 _KEPT = 4  # arenas of a plan: what asks how large one is comes before what lays it out
 
 
@@ -98,7 +99,8 @@ def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
             rooms.append(Life(work.needed[0], start, nbytes, work.phase, work.phase))
             heappush(alive, (work.phase, start, _room(nbytes)))
     taken = [*lives, *rooms]
-    if (end := _end_of(taken)) > _LARGE and end > _WASTE * _most_alive(taken):
+    end = _end_of(taken)
+    if end > _LARGE and len(taken) <= _MOST_BY_SIZE and end > _WASTE * _most_alive(taken):
         packed = by_size(taken)
         taken, end = min((taken, end), (packed, _end_of(packed)), key=itemgetter(1))
         lives, rooms = taken[: len(lives)], taken[len(lives) :]
