@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, fields, replace
-from itertools import accumulate
 
-from magmadnn.compiler.plan.arena import Arena
+from magmadnn.compiler.plan.arena import Arena, bytes_alive
 from magmadnn.compiler.plan.memory import arena_of, nbytes_of
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, follows_sizes
@@ -89,7 +88,7 @@ def step_memory(plan: NativePlan, sizes: Mapping[str, int], workspace: int = 0) 
 def _measured(plan: NativePlan, sizes: Mapping[str, int]) -> StepMemory:
     """The same without workspace."""
     arena = arena_of(plan, sizes)
-    gradients = _gradients_of(plan, arena)
+    gradients = _gradients_of(arena)
     nodes = plan.program.nodes()
     targets = [target for target, _ in plan.program.updates]
     variables = dict.fromkeys([*(n for n in nodes if n.op is VARIABLE), *targets])
@@ -105,14 +104,9 @@ def _measured(plan: NativePlan, sizes: Mapping[str, int]) -> StepMemory:
     )
 
 
-def _gradients_of(plan: NativePlan, arena: Arena) -> int:
+def _gradients_of(arena: Arena) -> int:
     """Bytes of gradients in the phase in which the most is alive."""
-    phases = plan.phase_count + 1
-    changes = [0] * (phases + 1)
-    for life in (*arena.lives, *arena.rooms):
-        changes[life.first] += life.nbytes
-        changes[min(life.last + 1, phases)] -= life.nbytes  # what is wanted stays
-    alive = list(accumulate(changes[:-1]))
+    alive = bytes_alive((*arena.lives, *arena.rooms))
     fullest = alive.index(max(alive))
     return sum(
         life.nbytes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from magmadnn.compiler.plan import memory
-from magmadnn.compiler.plan.arena import Life
+from magmadnn.compiler.plan.arena import Life, bytes_alive
 from magmadnn.compiler.plan.memory import by_size
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
@@ -39,5 +38,5 @@ def test_a_large_value_that_comes_late_gets_the_place_of_small_ones() -> None:
     lives = [Life(NODE, 0, 700 * unit, 0, 1), Life(NODE, 0, 300 * unit, 1, 3)]
     lives.append(Life(NODE, 0, 1000 * unit, 2, 3))
     placed = by_size(lives)
-    assert memory._most_alive(lives) == 1300 * unit
+    assert max(bytes_alive(lives)) == 1300 * unit
     assert [p.start // unit for p in placed] == [0, 1000, 0]

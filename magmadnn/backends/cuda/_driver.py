@@ -49,8 +49,8 @@ class KernelParameters(ctypes.Structure):
     )  # fmt: skip
 
 
-class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttributeValue."""
+class _AttributeValue(ctypes.Structure):
+    """CUlaunchAttributeValue: what an attribute of a kernel in a graph is set to, in 64 bytes."""
 
     _fields_ = (("number", c_int), ("others", c_uint8 * 60))
 
@@ -73,7 +73,7 @@ class _LaunchAttribute(ctypes.Structure):
 
 
 class _LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig."""
+    """CUlaunchConfig: how many blocks and threads, bytes shared, the stream, and attributes."""
 
     _fields_ = (
         ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint), ("stream", c_void_p),
@@ -119,7 +119,7 @@ def call_of(name: str, *arguments: int, held: object = None) -> NativeCall:
 
 @cache
 def address_of(name: str) -> int:
-    """Where a function of the driver lies."""
+    """The address of a function of the driver, by its name."""
     return ctypes.cast(getattr(_library(), name), c_void_p).value or 0
 
 
@@ -299,7 +299,7 @@ def launch_call(
 
 
 class StreamCalls:
-    """What a stream is given by native code."""
+    """Copies, launches and events that native code gives to one stream."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -398,7 +398,7 @@ def add_edges(graph: int, edges: Sequence[tuple[int, int, bool]]) -> None:
 
 def let_first(kernel: int) -> None:
     """Let a kernel of a graph go before others where both wait for room on the multiprocessors."""
-    value = LaunchAttribute(_FIRST)
+    value = _AttributeValue(_FIRST)
     call("cuGraphKernelNodeSetAttribute", c_void_p(kernel), c_int(_PRIORITY), byref(value))
 
 

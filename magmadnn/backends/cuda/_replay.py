@@ -64,7 +64,7 @@ class Recorder(Protocol):
         ...
 
     def graph(self, nodes: Sequence[GraphNode]) -> Graph:
-        """Nodes with real addresses as one thing."""
+        """A graph of nodes whose addresses are those of memory, not stand-ins."""
         ...
 
 

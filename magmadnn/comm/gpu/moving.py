@@ -71,7 +71,7 @@ class Moving:
     def own_kernel(
         self, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
     ) -> OwnKernel | None:
-        """None: NCCL moves rows."""
+        """None: rows are moved by NCCL, which is no kernel of our own."""
         return None
 
     def call_on(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from magmadnn.graph.node import Node
 
@@ -56,3 +58,12 @@ class Arena:
         saved = self.apart - self.nbytes
         lines.append(f"# arena of {self.nbytes} bytes; {saved} fewer than if nothing were shared")
         return "\n".join(lines)
+
+
+def bytes_alive(lives: Sequence[Life]) -> list[int]:
+    """How many bytes of values are alive in each phase, from phase 0 to the last in which one is."""
+    changes = [0] * (max((life.last for life in lives), default=0) + 2)
+    for life in lives:
+        changes[life.first] += life.nbytes
+        changes[life.last + 1] -= life.nbytes
+    return list(accumulate(changes[:-1]))

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import accumulate
 from operator import itemgetter
 
 from magmadnn.compiler.lower.row_blocks import partial_bytes
@@ -16,7 +15,7 @@ from magmadnn.compiler.regions.nonempty import check_choices
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 
-from .arena import Arena, Life
+from .arena import Arena, Life, bytes_alive
 from .native_plan import NativePlan
 from .verify_memory import verify_memory
 
@@ -100,7 +99,7 @@ def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
             heappush(alive, (work.phase, start, _room(nbytes)))
     taken = [*lives, *rooms]
     end = _end_of(taken)
-    if end > _LARGE and len(taken) <= _MOST_BY_SIZE and end > _WASTE * _most_alive(taken):
+    if end > _LARGE and len(taken) <= _MOST_BY_SIZE and end > _WASTE * max(bytes_alive(taken)):
         packed = by_size(taken)
         taken, end = min((taken, end), (packed, _end_of(packed)), key=itemgetter(1))
         lives, rooms = taken[: len(lives)], taken[len(lives) :]
@@ -128,15 +127,6 @@ def by_size(lives: Sequence[Life]) -> list[Life]:
 
 def _end_of(lives: Iterable[Life]) -> int:
     return max((life.start + _room(life.nbytes) for life in lives), default=0)
-
-
-def _most_alive(lives: Sequence[Life]) -> int:
-    """Bytes that are alive at once, at most."""
-    changes: dict[int, int] = {}
-    for life in lives:
-        changes[life.first] = changes.get(life.first, 0) + _room(life.nbytes)
-        changes[life.last + 1] = changes.get(life.last + 1, 0) - _room(life.nbytes)
-    return max(accumulate(changes[phase] for phase in sorted(changes)))
 
 
 def nbytes_of(node: Node, sizes: Mapping[str, int]) -> int:

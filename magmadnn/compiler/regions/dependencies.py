@@ -63,10 +63,13 @@ class Dependencies:
                 wrong.add(region)
         return self._all_before({*wrong, *self.homes(outputs)})
 
-    def before_calls(self) -> set[Region]:
-        """The regions that call functions of whole arrays, which cannot fail, and all that they need."""
+    def before_calls(self, written: Iterable[Node]) -> set[Region]:
+        """The regions that call functions of whole arrays, which cannot fail, and all that they need.
+
+        Without those that compute `written`, new values of variables.
+        """
         calls = {r for r in self.before if r.kind is RegionKind.LIBRARY and not _may_fail(r)}
-        return self._all_before(calls)
+        return self._all_before(calls) - self.homes(written)
 
     def homes(self, values: Iterable[Node]) -> set[Region]:
         """The regions that compute some values."""
@@ -152,7 +155,7 @@ def phases_of(
         written: new values of variables.
     """
     early = known.early(outputs)
-    beside = known.before_calls() - early - known.homes(written)
+    beside = known.before_calls(written) - early
     before = {r: needs | others.get(r, frozenset()) for r, needs in known.before.items()}
     late = behind(before)
     ready = _ready(before)

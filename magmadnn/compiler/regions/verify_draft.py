@@ -90,7 +90,7 @@ class _Draft:
                         f"{region} in phase {phases[region]} needs {other} in phase {phases[other]}"
                     )
         last = max((phases[r] for r in self.early), default=-1)
-        beside = self.known.before_calls() - self.known.homes(v for _, v in draft.program.updates)
+        beside = self.known.before_calls(value for _, value in draft.program.updates)
         for region in draft.regions:
             if region not in self.early | beside and phases[region] <= last:
                 raise self.fail(

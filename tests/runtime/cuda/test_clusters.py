@@ -289,6 +289,25 @@ def test_a_plan_tells_of_it(
             assert line not in network(0, (784, 128, 10)).plan(x, y, batch_size=128)
 
 
+class EndedError(Exception):
+    """A launch that is not to run."""
+
+
+def chain_of(sizes: tuple[int, ...], activation: str, monkeypatch: pytest.MonkeyPatch) -> Chain:
+    """What a launch of two networks with batches of 128 rows would run; nothing runs."""
+    found: list[Chain] = []
+
+    def ended(self: ClusterLeg, *given: int) -> Any:
+        found.append(self._chain)
+        raise EndedError
+
+    monkeypatch.setattr(ClusterLeg, "_launch", ended)
+    with emulated_device(), pytest.raises(EndedError):
+        models = [network(k, sizes, activation=activation) for k in range(2)]
+        md.fit_many(models, *samples(sizes, 128), batch_size=128, verbose=False)
+    return found[0]
+
+
 @needs_compiler
 @pytest.mark.skipif(library_of(13) is None, reason="NVRTC of CUDA 13 is not installed")
 @pytest.mark.parametrize(
@@ -302,19 +321,7 @@ def test_weights_stay_in_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The text compiles, and nothing of it lies in memory beside what it says."""
-
-    class EndedError(Exception):
-        pass
-
-    def ended(self: ClusterLeg, *given: int) -> Any:
-        launched.append((self._chain, self._count, 0))
-        raise EndedError
-
-    monkeypatch.setattr(ClusterLeg, "_launch", ended)
-    with emulated_device(), pytest.raises(EndedError):
-        models = [network(k, sizes, activation="relu") for k in range(2)]
-        md.fit_many(models, *samples(sizes, 128), batch_size=128, verbose=False)
-    chain, _, _ = launched[0]
+    chain = chain_of(sizes, "relu", monkeypatch)
     assert chain.shared_bytes <= 227 << 10
     options = (*OPTIONS, "-arch=sm_90a", "--ptxas-options=-v")
     _, log = compiled(module_text([ChainKernel(chain)]), 13, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,28 @@ X, Y = samples(96, 23, 10)
 SIZES = (23, 61, 67, 10)
 
 
+def assert_foretold(
+    make: Callable[[], md.Model], x: Any, y: Any, batch_size: int, epochs: int = 2
+) -> md.Model:
+    """A model, trained; what `memory` tells of it is what blocks take, beside the data and its order.
+
+    Another one is trained before, so that what is made once is there.
+    """
+    make().fit(x, y, batch_size=batch_size, verbose=False)
+    gc.collect()
+    md.memory.trim()  # what waits for a model that is built alike
+    pools = [POOLS[kind] for kind in (Kind.DEVICE, Kind.MANAGED)]
+    before = [pool.report().in_use for pool in pools]
+    model = make()
+    model.fit(x, y, batch_size=batch_size, verbose=False, epochs=epochs)
+    after = [pool.report().in_use for pool in pools]
+    data = size_class(x.nbytes) + size_class(y.nbytes) + size_class(8 * len(y) + 16)
+    on_device, on_both_sides = (a - b for a, b in zip(after, before, strict=True))
+    found = model.memory(batch_size=batch_size).total
+    assert on_device + on_both_sides / 2 - data == pytest.approx(found, rel=0.05)
+    return model
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("is_small", [True, False])
 def test_the_prediction_is_what_blocks_take(
@@ -38,18 +61,7 @@ def test_the_prediction_is_what_blocks_take(
         monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
     with on(device):
         batch = 8 if is_small else 48
-        network(SIZES, "adam", device="cuda").fit(X, Y, batch_size=batch, verbose=False)
-        gc.collect()
-        md.memory.trim()  # what waits for a model that is built alike
-        pools = [POOLS[kind] for kind in (Kind.DEVICE, Kind.MANAGED)]
-        before = [pool.report().in_use for pool in pools]
-        model = network(SIZES, "adam", device="cuda")
-        model.fit(X, Y, batch_size=batch, verbose=False, epochs=2)
-        after = [pool.report().in_use for pool in pools]
-        data = size_class(X.nbytes) + size_class(Y.nbytes) + size_class(8 * len(Y) + 16)
-        on_device, on_both_sides = (a - b for a, b in zip(after, before, strict=True))
-        found = model.memory(batch_size=batch)
-        assert on_device + on_both_sides / 2 - data == pytest.approx(found.total, rel=0.05)
+        assert_foretold(lambda: network(SIZES, "adam", device="cuda"), X, Y, batch)
 
 
 def first_layer() -> md.Model:
@@ -69,17 +81,8 @@ def test_a_gathered_image_is_counted(device: str) -> None:
     """4 x 4 filters on 16 channels as 4 x 1 on 64: 64 halves for each of 19 x 16 places of an image."""
     images = np.random.default_rng(0).random((96, 32, 31, 3), np.float32)
     with on(device, CONVOLUTIONS):
-        first_layer().fit(images, Y, batch_size=48, verbose=False)
-        gc.collect()
-        pools = [POOLS[kind] for kind in (Kind.DEVICE, Kind.MANAGED)]
-        before = [pool.report().in_use for pool in pools]
-        model = first_layer()
-        model.fit(images, Y, batch_size=48, verbose=False, epochs=2)
-        after = [pool.report().in_use for pool in pools]
-        data = size_class(images.nbytes) + size_class(Y.nbytes) + size_class(8 * len(Y) + 16)
-        on_device, on_both_sides = (a - b for a, b in zip(after, before, strict=True))
+        model = assert_foretold(first_layer, images, Y, 48)
         found = model.memory(batch_size=48).total
-        assert on_device + on_both_sides / 2 - data == pytest.approx(found, rel=0.05)
         assert first_layer().fit(images, Y, batch_size=48, memory_limit=found, verbose=False).rows
         with pytest.raises(OutOfMemoryError, match="memory_limit is"):
             first_layer().fit(images, Y, batch_size=48, memory_limit=found - 1, verbose=False)

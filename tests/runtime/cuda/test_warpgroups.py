@@ -14,13 +14,13 @@ from magmadnn.compiler.cuda.clusters.kernel import ChainKernel
 from magmadnn.compiler.cuda.clusters.warpgroup_kernel import WarpgroupKernel, kernel_of
 from magmadnn.compiler.cuda.module import OPTIONS, module_text
 from magmadnn.runtime.cuda.many import cluster_leg
-from magmadnn.runtime.cuda.many.cluster_leg import ClusterLeg
 from tests.compiler.cuda.nvrtc import compiled, library_of
 from tests.runtime.cuda.devices import on
 from tests.runtime.cuda.emulator import needs_compiler
 from tests.runtime.cuda.test_clusters import (
     Chain,
     assert_near_alone,
+    chain_of,
     every_device,
     launched,
     network,
@@ -117,20 +117,8 @@ def test_products_are_not_waited_for(
     sizes: Any, activation: str, launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text compiles; the compiler says where it waits for a product before the next is given."""
-
-    class EndedError(Exception):
-        pass
-
-    def ended(self: ClusterLeg, *given: int) -> Any:
-        launched.append((self._chain, self._count, 0))
-        raise EndedError
-
-    monkeypatch.setattr(ClusterLeg, "_launch", ended)
-    with on("emulated"), pytest.raises(EndedError):
-        models = [network(k, sizes, activation=activation) for k in range(2)]
-        md.fit_many(models, *samples(sizes, BATCH), batch_size=BATCH, verbose=False)
     options = (*OPTIONS, "-arch=sm_90a", "--ptxas-options=-v")
-    kernel = kernel_of(launched[0][0], 90, 227 << 10)
+    kernel = kernel_of(chain_of(sizes, activation, monkeypatch), 90, 227 << 10)
     assert isinstance(kernel, WarpgroupKernel)
     _, log = compiled(module_text([kernel]), 13, options)
     assert "Used 168 registers" in log

@@ -196,7 +196,7 @@ class Chain:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block."""
+        """Bytes of shared memory of a block."""
         return self.places["end"]
 
     @cached_property

@@ -161,17 +161,17 @@ class Rows:
         return totals
 
     def _count(self, step: RowStep) -> int:
-        """Columns that the thread has of a step."""
+        """How many columns of a step this thread computes."""
         return step.columns
 
     def _column(self, step: RowStep, column: int) -> Cell:
-        """The number of one of these."""
+        """The number of one of the thread's columns, in the row."""
         return literal(column, "int64")
 
     def _together(
         self, step: RowStep, reduction: Reduction, total: Cell | None, cell: Cell, column: int
     ) -> Cell:
-        """What is reduced with one more column."""
+        """A reduction with one more column in it; `total` is None before the first."""
         if total is None:
             return cell
         text = f"{_COMBINE[reduction.kind]}({total.text}, {cell.text})"
@@ -266,7 +266,7 @@ def lanes_column(number: int) -> Cell:
 
 
 def _nothing(reduction: Reduction) -> float:
-    """What a reduction of no column is."""
+    """What a reduction begins with: its value for a row without columns."""
     if reduction.kind in CHOOSING:
         if reduction.dtype.startswith("float"):
             return -math.inf if reduction.kind == "maximum" else math.inf

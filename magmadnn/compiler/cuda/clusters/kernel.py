@@ -140,7 +140,7 @@ class ChainKernel:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block."""
+        """Bytes of shared memory of a block."""
         return self.chain.shared_bytes
 
     def text(self, name: str) -> str:

@@ -195,7 +195,7 @@ class WarpgroupKernel:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block."""
+        """Bytes of shared memory of a block."""
         return self.places["end"]
 
     def text(self, name: str) -> str:
