@@ -27,15 +27,14 @@ def order(count: int, seed: int, epoch: int = 0, device: int | None = None) -> N
 
     With `device`, the number of a GPU, that draws and sorts it; the result is the same.
     """
-    stream = philox.stream_of("shuffle", epoch)
     if device is None:
-        return philox.permutation(count, seed, stream)
+        return philox.shuffled(count, seed, epoch)
     from magmadnn.runtime.cuda.data import arrays
 
     try:
-        return arrays.permutation(count, seed, stream, device)
+        return arrays.permutation(count, seed, philox.stream_of("shuffle", epoch), device)
     except MemoryError:  # sorting needs room there that data may have taken
-        return philox.permutation(count, seed, stream)
+        return philox.shuffled(count, seed, epoch)
 
 
 def orders(count: int, seed: int, first: int, epochs: int) -> NDArray[np.int64]:

@@ -61,9 +61,10 @@ def check_arrays(
             f"x has {rows} rows but {first[0]} has {len(first[1])}: every row needs a target"
         )
     for name, array in named:
-        if scan or (scan is None and not is_mapped(array) and array not in _FOUND_FINITE):
+        if scan:
             check_finite(name, array, later=later)
-            _FOUND_FINITE.add(array)
+        elif scan is None and not is_mapped(array):
+            check_values(name, array, later=later)
     if classes is not None and y is not None:
         for name, array in leaves(y, "y"):
             check_labels(name, array, classes, inner=inner, scan=scan, later=later)
@@ -116,6 +117,20 @@ def way_to_shape(x: str, shape: tuple[int, ...], expected: tuple[Any, ...]) -> s
         if (sample[2], expected[2]) == (1, 3):
             return f"grey becomes three colours by np.repeat({x}, 3, axis=-1)"
     return ""
+
+
+def check_values(name: str, array: Array, *, later: bool = False) -> None:
+    """`check_finite`, but of an array that nobody may write only once."""
+    written = _may_be_written(array)
+    if written or array not in _FOUND_FINITE:
+        check_finite(name, array, later=later)
+        if not written:
+            _FOUND_FINITE.add(array)
+
+
+def _may_be_written(array: Array) -> bool:
+    """Whether what was found out about an array may not stay true."""
+    return not isinstance(array, np.ndarray) or array.flags.writeable
 
 
 def check_finite(
@@ -254,9 +269,20 @@ def check_labels(
 
     The arguments are those of `check_arrays`.
     """
+    if are_class_numbers(name, labels, classes, inner) and scan is not False:
+        if scan or not is_mapped(labels):
+            check_within(name, labels, classes, inner=inner, later=later)
+
+
+def are_class_numbers(name: str, labels: Array, classes: int, inner: int = 0) -> bool:
+    """Whether labels are class numbers, by shape and dtype; False where they have one column per class.
+
+    Raises:
+        ShapeError, DTypeError: if they are neither.
+    """
     numbers, last = 1 + inner, labels.shape[-1]
     if labels.ndim == numbers + 1 and last == classes and classes > 1:
-        return
+        return False
     if labels.ndim != numbers and (labels.ndim != numbers + 1 or last != 1):
         one = ", ".join([str(len(labels)), *["..."] * inner])
         comma = "" if inner else ","
@@ -269,21 +295,32 @@ def check_labels(
             f"{name}: class numbers are of type {labels.dtype}, expected integers: "
             f'use {name}.astype("int64")'
         )
-    if scan is False or (scan is None and is_mapped(labels)):
-        return
+    return True
+
+
+def check_within(
+    name: str, labels: Array, classes: int, *, inner: int = 0, later: bool = False
+) -> None:
+    """Checks the values of class numbers; of an array that nobody may write only once.
+
+    Raises:
+        DataError: one is outside 0..classes-1; names its row.
+    """
     if labels.dtype.kind == "b" and classes > 1:
         return
     if isinstance(labels, OnDevice):
         if _is_within_there(labels, classes, later):
             return
         labels = np.asarray(labels)  # to tell where
-    if labels in _FOUND_WITHIN[classes]:
+    written = _may_be_written(labels)
+    if not written and labels in _FOUND_WITHIN[classes]:
         return
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
         first = tuple(np.argwhere(outside)[0].tolist())
         raise DataError(
-            f"{name}: {place(first[:numbers])} has the label {labels[first]}, outside the classes "
+            f"{name}: {place(first[: 1 + inner])} has the label {labels[first]}, outside the classes "
             f"0..{classes - 1}"
         )
-    _FOUND_WITHIN[classes].add(labels)
+    if not written:
+        _FOUND_WITHIN[classes].add(labels)

@@ -56,7 +56,8 @@ class MemoryManager:
         OutOfMemoryError: if there is not that much memory.
     """
 
-    __slots__ = ("__weakref__", "_dtype", "_frame", "_sides", "_size")
+    # `sides`, where the bytes lie, are others after `set_aside`: nobody keeps them
+    __slots__ = ("__weakref__", "_dtype", "_frame", "_size", "sides")
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class MemoryManager:
         self._size, self._dtype = _count("size", size), as_dtype(dtype)
         self._frame: Array | None = None
         nbytes = self._size * self._dtype.itemsize
-        self._sides = Sides(Kind.of(kind), _count("device", device), nbytes, zeroed=zeroed)
+        self.sides = Sides(Kind.of(kind), _count("device", device), nbytes, zeroed=zeroed)
 
     @classmethod
     def of(cls, size: int, dtype: np.dtype[Any], kind: Kind, device: int) -> MemoryManager:
@@ -81,7 +82,7 @@ class MemoryManager:
         """
         self = cls.__new__(cls)
         self._size, self._dtype, self._frame = size, dtype, None
-        self._sides = Sides(kind, device, size * dtype.itemsize, zeroed=False)
+        self.sides = Sides(kind, device, size * dtype.itemsize, zeroed=False)
         return self
 
     @classmethod
@@ -91,7 +92,7 @@ class MemoryManager:
         """The same on a device, whose memory was looked up before."""
         self = cls.__new__(cls)
         self._size, self._dtype, self._frame = size, dtype, None
-        self._sides = Sides.on_device(source, device, size * dtype.itemsize)
+        self.sides = Sides.on_device(source, device, size * dtype.itemsize)
         return self
 
     @classmethod
@@ -109,7 +110,7 @@ class MemoryManager:
         """
         self = cls.__new__(cls)
         self._size, self._dtype, self._frame = size, dtype, None
-        self._sides = LateSides(device, size * dtype.itemsize, lambda: _block_of(make()))
+        self.sides = LateSides(device, size * dtype.itemsize, lambda: _block_of(make()))
         return self
 
     @classmethod
@@ -139,7 +140,7 @@ class MemoryManager:
             )
         line = array if array.ndim == 1 else array.reshape(-1, order="A")
         data = line.view(_BYTES)
-        self._sides = Sides(kind, _count("device", device), array.nbytes, data)
+        self.sides = Sides(kind, _count("device", device), array.nbytes, data)
         return self
 
     @classmethod
@@ -162,13 +163,13 @@ class MemoryManager:
         self._size, self._dtype, self._frame = _count("size", size), as_dtype(dtype), None
         nbytes = self._size * self._dtype.itemsize
         block = ForeignBlock(address, owner)
-        self._sides = Sides(Kind.DEVICE, _count("device", device), nbytes, block=block)
-        self._sides.sync()  # what the other library has begun to write comes first
+        self.sides = Sides(Kind.DEVICE, _count("device", device), nbytes, block=block)
+        self.sides.sync()  # what the other library has begun to write comes first
         return self
 
     def is_new_again(self) -> bool:
         """Whether nobody has this DEVICE memory but who asks, in one place; it counts as new then."""
-        return self._sides.renew(self)
+        return self.sides.renew(self)
 
     @property
     def size(self) -> int:
@@ -183,32 +184,32 @@ class MemoryManager:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, counted once where there is a copy on each side."""
-        return self._sides.nbytes
+        return self.sides.nbytes
 
     @property
     def kind(self) -> Kind:
         """Kind of memory."""
-        return self._sides.kind
+        return self.sides.kind
 
     @property
     def device(self) -> int:
         """Number of the device."""
-        return self._sides.device
+        return self.sides.device
 
     @property
     def host_valid(self) -> bool:
         """Whether the host side holds the values of now."""
-        return self._sides.host_valid
+        return self.sides.host_valid
 
     @property
     def device_valid(self) -> bool:
         """Whether the device side holds the values of now."""
-        return self._sides.device_valid
+        return self.sides.device_valid
 
     @property
     def writable(self) -> bool:
         """False for memory taken over from an array that must not be written."""
-        return self._sides.writable
+        return self.sides.writable
 
     def __len__(self) -> int:
         return self._size
@@ -230,17 +231,17 @@ class MemoryManager:
             DeviceError: for DEVICE, which the host cannot see.
             ArgumentError: if memory taken over from a read-only array is to be written.
         """
-        elements = self._sides.host(write).view(self._dtype)
+        elements = self.sides.host(write).view(self._dtype)
         elements.flags.writeable = write
         return elements
 
     def update_host(self, write: bool = False) -> None:
         """Bring the host side up to date; arguments and errors as for `host`."""
-        self._sides.host(write)
+        self.sides.host(write)
 
     def host_pointer(self, write: bool = False) -> int:
         """The address of the host side, brought up to date; arguments and errors as for `host`."""
-        return int(self._sides.host(write).ctypes.data)
+        return int(self.sides.host(write).ctypes.data)
 
     def device_pointer(self, write: bool = False) -> int:
         """The address of the device side, brought up to date.
@@ -252,8 +253,8 @@ class MemoryManager:
             DeviceError: for HOST, or if there is no device.
             ArgumentError: if memory taken over from a read-only array is to be written.
         """
-        self._sides.lent |= write
-        return self._sides.address(write)
+        self.sides.lent |= write
+        return self.sides.address(write)
 
     def overwritten_on_device(self) -> int:
         """The address of the device side for a caller that writes all elements there now, and no later.
@@ -263,9 +264,9 @@ class MemoryManager:
         Raises:
             DeviceError, ArgumentError: as `device_pointer`.
         """
-        if not self._sides.device_valid:
-            self._sides.forget("device")
-        return self._sides.address(write=True)
+        if not self.sides.device_valid:
+            self.sides.forget("device")
+        return self.sides.address(write=True)
 
     @property
     def version(self) -> int | None:
@@ -273,14 +274,14 @@ class MemoryManager:
 
         None where nobody can tell: others have an address to write to.
         """
-        return None if self._sides.lent else self._sides.version
+        return None if self.sides.lent else self.sides.version
 
     def sync(self) -> None:
         """Make both sides hold the values of now, and wait until the device is done.
 
         A device side that was never used is not made, so this does nothing without a GPU.
         """
-        self._sides.sync()
+        self.sides.sync()
 
     def move_to(self, device: int) -> None:
         """Have the device side on another device; addresses on the one before are no longer this memory's.
@@ -296,14 +297,14 @@ class MemoryManager:
                 f"move_to: {self.kind.name} memory stays on device {self.device}; copy_from it into "
                 f"memory of device {device}"
             )
-        self._sides.move_to(_count("device", device))
+        self.sides.move_to(_count("device", device))
 
     def leave_device(self) -> None:
         """Have the values of MANAGED memory on the host only; addresses on the device are no longer its own.
 
         Memory of another kind stays as it is. The next use on the device takes memory there anew.
         """
-        self._sides.leave_device()
+        self.sides.leave_device()
 
     def prefetch(self, side: Side) -> None:
         """Begin to bring `side`, "host" or "device", up to date in the background.
@@ -317,7 +318,7 @@ class MemoryManager:
         """
         if side not in ("host", "device"):
             raise ArgumentError(f'prefetch: side must be "host" or "device", got {side!r}')
-        self._sides.prefetch(side)
+        self.sides.prefetch(side)
 
     def fill(self, value: float | bool) -> None:
         """Set every element, on the device if its side is valid and on the host otherwise.
@@ -325,11 +326,11 @@ class MemoryManager:
         Raises:
             ArgumentError: if the dtype cannot hold the value.
         """
-        transfers.fill(self._sides, self._element(value).tobytes())
+        transfers.fill(self.sides, self._element(value).tobytes())
 
     def zero(self) -> None:
         """Set every element to zero."""
-        transfers.fill(self._sides, bytes(self._dtype.itemsize))
+        transfers.fill(self.sides, bytes(self._dtype.itemsize))
 
     def get(self, index: int) -> Any:
         """One element, as a NumPy scalar. On DEVICE that is a transfer: `copy_from` many at once.
@@ -384,7 +385,7 @@ class MemoryManager:
         _check_range("the source", begin, size, source.size)
         _check_range("this memory", to, size, self._size)
         item = self._dtype.itemsize
-        transfers.copy(self._sides, to * item, source._sides, begin * item, size * item)
+        transfers.copy(self.sides, to * item, source.sides, begin * item, size * item)
 
     def frame(self) -> Array:
         """An ndarray laid out as the elements, whose strides and addresses count but not its values.
@@ -396,7 +397,7 @@ class MemoryManager:
             if self.kind is Kind.DEVICE:
                 self._frame = _nothing(self._size, self._dtype)
             else:
-                self._frame = self._sides.peek().view(self._dtype)
+                self._frame = self.sides.peek().view(self._dtype)
         return self._frame
 
     def set_aside(self) -> None:
@@ -406,18 +407,18 @@ class MemoryManager:
         """
         for user in list(_USERS):
             user.memory_moves(self)
-        self._sides, self._frame = ElsewhereSides(self.kind, self.device), None
+        self.sides, self._frame = ElsewhereSides(self.kind, self.device), None
 
     def bring_back(self) -> None:
         """Have bytes again after `set_aside`: zeros."""
         if self.is_aside:
             nbytes = self._size * self._dtype.itemsize
-            self._sides = Sides(self.kind, self.device, nbytes)
+            self.sides = Sides(self.kind, self.device, nbytes)
 
     @property
     def is_aside(self) -> bool:
         """Whether the values lie somewhere else."""
-        return isinstance(self._sides, ElsewhereSides)
+        return isinstance(self.sides, ElsewhereSides)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = MemoryManager(self._size, self._dtype, Kind.HOST)

@@ -190,6 +190,11 @@ def permutations(count: int, seed: int, streams: Sequence[int]) -> NDArray[np.in
     return found
 
 
+def shuffled(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of `count` rows in an epoch."""
+    return permutation(count, seed, stream_of("shuffle", epoch))
+
+
 @lru_cache(maxsize=64)
 def _short_permutation(count: int, seed: int, stream: int) -> NDArray[np.int64]:
     return _sorted(count, seed, stream)

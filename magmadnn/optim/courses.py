@@ -15,7 +15,6 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.sliced.blocks import CourseBlock, can_be_block
 from magmadnn.runtime.cpu.sliced.courses import Course, course_of
 from magmadnn.runtime.cpu.sliced.legs import LONGEST, Wanted
-from magmadnn.tensor.operation import as_feeds
 
 from .inputs import Settings
 from .slices import sizes_in_batches
@@ -40,7 +39,7 @@ class Looked:
     """
 
     executable: Executable
-    data: Mapping[Any, Array]
+    data: Mapping[Node, Array]
     batch_sizes: Sequence[int]
 
 
@@ -70,24 +69,17 @@ class StepCourse:
         step: Step,
         executable: Executable,
         settings: Settings,
-        data: Mapping[Any, Array],
+        data: Mapping[Node, Array],
         batch_sizes: Sequence[int],
         looked: Looked | None,
     ) -> StepCourse | None:
         """A course over these arrays; None where a part of it has to run in Python."""
-        rows = as_feeds(data)
         legs: list[_Leg] = [
-            (
-                executable,
-                rows,
-                settings.nodes,
-                sizes_in_batches(step, executable, rows, size),
-                size,
-            )
+            (executable, data, settings.nodes, sizes_in_batches(step, executable, data, size), size)
             for size in batch_sizes
         ]
         if looked is not None:
-            read = as_feeds(looked.data)
+            read = looked.data
             for size in looked.batch_sizes:
                 sizes = looked.executable.sizes({node: a[:size] for node, a in read.items()})
                 legs.append((looked.executable, read, (), sizes, size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.sliced.legs import LONGEST
 from magmadnn.runtime.cpu.sliced.slices import BoundSlices, slices_of
-from magmadnn.tensor.operation import as_feeds
 
 from .inputs import Settings
 
@@ -50,26 +49,26 @@ class StepSlices:
         step: Step,
         executable: Executable,
         settings: Settings,
-        data: Mapping[Any, Array],
+        data: Mapping[Node, Array],
         batch_size: int,
         streams: bool,
         ring_bytes: int | None = None,
     ) -> StepSlices | None:
         """Slices over these arrays; None where a part of the step has to run in Python."""
-        rows, values = as_feeds(data), list(settings.nodes)
+        values = list(settings.nodes)
         values += [] if step.accumulation is None else step.accumulation.nodes
-        sizes = sizes_in_batches(step, executable, rows, batch_size)
+        sizes = sizes_in_batches(step, executable, data, batch_size)
         if executable.device is not None:
             from magmadnn.runtime.cuda.running.sliced.kept_slices import (
                 slices_of as slices_on_device,
             )
 
             runner = executable.cuda
-            made = slices_on_device(runner, rows, values, sizes, batch_size, streams, ring_bytes)
-            return None if made is None else cls(step, settings, made, rows, runner.inside)
+            made = slices_on_device(runner, data, values, sizes, batch_size, streams, ring_bytes)
+            return None if made is None else cls(step, settings, made, data, runner.inside)
         native = executable.native
-        slices = slices_of(native, rows, values, sizes, batch_size)
-        return None if slices is None else cls(step, settings, slices, rows, native.inside)
+        slices = slices_of(native, data, values, sizes, batch_size)
+        return None if slices is None else cls(step, settings, slices, data, native.inside)
 
     def choose(self) -> None:
         """Choose now which algorithms a device's libraries take, in place of when steps run."""

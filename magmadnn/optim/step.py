@@ -169,7 +169,7 @@ class Step:
 
     def slices(
         self,
-        data: Mapping[Any, Array],
+        data: Mapping[Node, Array],
         batch_size: int,
         streams: bool = False,
         ring_bytes: int | None = None,
@@ -191,7 +191,7 @@ class Step:
         return StepSlices.made(self, self._executable, self._settings, data, *how)
 
     def course(
-        self, data: Mapping[Any, Array], batch_sizes: Sequence[int], looked: Looked | None = None
+        self, data: Mapping[Node, Array], batch_sizes: Sequence[int], looked: Looked | None = None
     ) -> StepCourse | None:
         """This step for epochs of batches, as a program for a thread, or a block of a device; or None.
 
@@ -222,7 +222,7 @@ class Step:
         held = [self._count, *self._slots.values()]
         return None if found is None else found.with_state([slot.node for slot in held])
 
-    def memory_of(self, feeds: Feeds, batch_size: int) -> StepMemory | None:
+    def memory_of(self, feeds: Mapping[Node, Array], batch_size: int) -> StepMemory | None:
         """The memory that a step of a batch takes; None where NumPy runs it.
 
         Args:
@@ -231,10 +231,10 @@ class Step:
         """
         if self._executable.executor != "native":
             return None
-        sizes = sizes_in_batches(self, self._executable, as_feeds(feeds), 1)
+        sizes = sizes_in_batches(self, self._executable, feeds, 1)
         return self.memory({**sizes, BATCH: batch_size})
 
-    def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
+    def check_memory(self, what: str, feeds: Mapping[Node, Array], batch_size: int) -> None:
         """Look whether a step of a batch has room where it runs.
 
         Args:
@@ -245,19 +245,19 @@ class Step:
         Raises:
             OutOfMemoryError: if not; says which batch has.
         """
-        sizes = sizes_in_batches(self, self._executable, as_feeds(feeds), 1)
+        sizes = sizes_in_batches(self, self._executable, feeds, 1)
         needs = self._executable.missing_bytes({**sizes, BATCH: batch_size})
         if not agreement().all(not needs, "the step needs no more memory"):
             refuse_too_large(self._executable, what, sizes, batch_size)
 
-    def prepare(self, feeds: Feeds, batch_size: int) -> None:
+    def prepare(self, feeds: Mapping[Node, Array], batch_size: int) -> None:
         """On a device: do now what the first step of a batch of so many rows would do before it is run.
 
         Args:
             feeds: arrays of one row for the placeholders.
             batch_size: rows of a batch.
         """
-        sizes = sizes_in_batches(self, self._executable, as_feeds(feeds), 1)
+        sizes = sizes_in_batches(self, self._executable, feeds, 1)
         self._executable.prepare({**sizes, BATCH: batch_size})
 
     @property

@@ -16,11 +16,11 @@ from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
 from magmadnn.graph import Node
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import VARIABLE
+from magmadnn.graph.op import Array
 from magmadnn.optim import Step
 from magmadnn.optim.memory_check import BATCH, refuse_too_large
 from magmadnn.runtime import Executable
 from magmadnn.runtime.step_memory import StepMemory
-from magmadnn.tensor.operation import Feeds, as_feeds
 
 
 class RanksStep(Step):
@@ -71,18 +71,18 @@ class RanksStep(Step):
 
     # --- memory -----------------------------------------------------------------------------------
 
-    def memory_of(self, feeds: Feeds, batch_size: int) -> StepMemory | None:
+    def memory_of(self, feeds: Mapping[Node, Array], batch_size: int) -> StepMemory | None:
         """What a step of a batch of all ranks takes on this one; see `Step.memory_of`."""
         if self._executable.executor != "native":
             return None
-        return self.memory({**sizes_of(as_feeds(feeds)), BATCH: batch_size})
+        return self.memory({**sizes_of(feeds), BATCH: batch_size})
 
-    def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
+    def check_memory(self, what: str, feeds: Mapping[Node, Array], batch_size: int) -> None:
         """Look whether all that a step takes on this rank has room; see `Step.check_memory`."""
-        sizes = sizes_of(as_feeds(feeds))
+        sizes = sizes_of(feeds)
         refuse_too_large(self._executable, what, sizes, batch_size, self._missing, self.sharers)
 
-    def prepare(self, feeds: Feeds, batch_size: int) -> None:
+    def prepare(self, feeds: Mapping[Node, Array], batch_size: int) -> None:
         """Nothing: on processors the first step of a size plans it."""
 
     def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:

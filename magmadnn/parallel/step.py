@@ -451,7 +451,7 @@ class ParallelStep(RanksStep):
         """None: other ranks wait for this one."""
         return None
 
-    def prepare(self, feeds: Feeds, batch_size: int) -> None:
+    def prepare(self, feeds: Mapping[Node, Array], batch_size: int) -> None:
         """On a device: compile now what a shard needs; see `Step.prepare`."""
         if self._device is not None:
             Step.prepare(self, feeds, batch_size)

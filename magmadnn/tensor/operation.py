@@ -26,7 +26,7 @@ from .tensor import Tensor
 if TYPE_CHECKING:
     from magmadnn.runtime import Executable
 
-Feeds = Mapping["Operation", Any]
+Feeds = Mapping["Operation", Any] | Mapping[nodes.Node, Any]
 
 # Functions of NumPy whose work another of ours does.
 _NEAR = {
@@ -232,7 +232,7 @@ def as_feeds(feeds: Feeds | None) -> dict[nodes.Node, Any]:
         raise GraphError(f"feeds are a dict {{placeholder: array}}, got {type(feeds).__name__}")
     fed = {}
     for key, value in (feeds or {}).items():
-        node = getattr(key, "node", None)
+        node = key if isinstance(key, nodes.Node) else getattr(key, "node", None)
         if not isinstance(node, nodes.Node) or node.op is not nodes.PLACEHOLDER:
             raise GraphError(f"only placeholders can be fed, got {key!r}")
         fed[node] = value

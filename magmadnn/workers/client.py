@@ -56,12 +56,12 @@ class Pending:
         return self.answers
 
 
-_entered: list[Workers] = []
+ENTERED: Final[list[Workers]] = []  # of `with md.workers(...)` that this is in, the innermost last
 
 
 def entered() -> Workers | None:
     """The workers of the innermost `with md.workers(...)` that this is in; None outside of one."""
-    return _entered[-1] if _entered else None
+    return ENTERED[-1] if ENTERED else None
 
 
 class Workers:
@@ -119,11 +119,11 @@ class Workers:
         return f"<Workers: {self.count or 'in this process'}{', ended' if self._ended else ''}>"
 
     def __enter__(self) -> Workers:
-        _entered.append(self)
+        ENTERED.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _entered.remove(self)
+        ENTERED.remove(self)
         self.close()
 
     def check_process(self) -> None:

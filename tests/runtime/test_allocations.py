@@ -34,7 +34,7 @@ for optimizer in (optim.SGD(0.01), optim.SGD(0.01, momentum=0.9), optim.Adam(0.0
     w, v = md.variable("w", np.ones((13, 17), "f4")), md.variable("v", np.ones((17, 3), "f4"))
     loss = md.losses.CrossEntropy()(ops.relu(x @ w) @ v, y)
     step = optimizer.step(loss, [w, v])
-    slices = step.slices({x: rows["x"], y: rows["y"]}, 16)
+    slices = step.slices({x.node: rows["x"], y.node: rows["y"]}, 16)
     orders = {n: np.resize(rng.permutation(4096), 16 * n) for n in (64, 1024)}
     counts = []
     gc.disable()

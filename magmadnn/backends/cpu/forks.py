@@ -44,6 +44,9 @@ class ProcessLock:
     Args:
         keep: whether a thread that forks takes it meanwhile, which is for locks that are held for moments.
         reentrant: whether the thread that holds it may take it again.
+
+    Attributes:
+        held: what `with` holds, another one in a child; for who takes it often: no function of Python runs.
     """
 
     def __init__(self, *, keep: bool = False, reentrant: bool = False) -> None:
@@ -51,40 +54,40 @@ class ProcessLock:
         # a lock that is kept knows who holds it
         self._make: Callable[[], Any] = threading.RLock if reentrant or keep else threading.Lock
         self._is_once = keep and not reentrant  # held once, by a lock that could be taken again
-        self._lock: Any = self._make()
+        self.held: Any = self._make()
         with _registering:
             _all.add(self)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; whether that succeeded. Without `blocking` who holds it does not get it again."""
-        if not blocking and self._is_once and self._lock._is_owned():
+        if not blocking and self._is_once and self.held._is_owned():
             return False
-        return bool(self._lock.acquire(blocking, timeout))
+        return bool(self.held.acquire(blocking, timeout))
 
     def release(self) -> None:
         """Give it back."""
-        self._lock.release()
+        self.held.release()
 
     # `with` calls the lock of C itself: a KeyboardInterrupt that is raised in a function of Python between
     # the lock and the body of `with` would leave the lock held for ever
 
     @property
     def __enter__(self) -> Callable[[], Any]:
-        enter: Callable[[], Any] = self._lock.__enter__
+        enter: Callable[[], Any] = self.held.__enter__
         return enter
 
     @property
     def __exit__(self) -> Callable[..., None]:
-        leave: Callable[..., None] = self._lock.__exit__
+        leave: Callable[..., None] = self.held.__exit__
         return leave
 
     def is_own(self) -> bool:
         """Whether this thread holds it; of locks that are kept."""
-        return bool(self._lock._is_owned())
+        return bool(self.held._is_owned())
 
     def renew(self) -> None:
         """In a forked child: nobody holds it."""
-        self._lock = self._make()
+        self.held = self._make()
 
 
 class cached_property(functools.cached_property[Value]):

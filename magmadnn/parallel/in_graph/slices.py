@@ -19,7 +19,6 @@ from magmadnn.parallel.agreement import choose_alike
 from magmadnn.parallel.tree import TreeSum
 from magmadnn.runtime import Executable
 from magmadnn.runtime.step_memory import StepMemory
-from magmadnn.tensor import Operation
 
 from .tree_ops import GROUP
 from .whole_step import OnWire, WholeStep
@@ -91,7 +90,7 @@ class RanksSlices(StepSlices):
         """
         if executable is None:
             executable = Executable(whole.outputs, whole.updates, training=True, **way)
-        data = {Operation(whole.data[node]): array for node, array in rows.items()}
+        data = {whole.data[node]: array for node, array in rows.items()}
         comm, tree = step.ranks
         own = bounds[tree.last] - bounds[tree.first]
         if executable.device is not None and comm.size > 1:

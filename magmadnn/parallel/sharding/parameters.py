@@ -294,7 +294,7 @@ class PiecesStep(PartedMomentsStep):
         """As `RanksStep`."""
         return RanksStep._missing(self, sizes)
 
-    def prepare(self, feeds: Feeds, batch_size: int) -> None:
+    def prepare(self, feeds: Mapping[Node, Array], batch_size: int) -> None:
         """Nothing: the first step of a size plans it, on all ranks at once."""
 
     def text(self, sizes: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.errors import NumericError
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
 from magmadnn.optim.memory_check import refuse_beyond
@@ -279,7 +280,7 @@ class Fit:
             return self.source.sample.rows
         return min(self.current_batch_size, self.source.rows)
 
-    def _one_row(self) -> dict[Any, Array]:
+    def _one_row(self) -> dict[Node, Array]:
         """What a step of one row is fed."""
         sample = self.source.sample
         weights = None if sample.weights is None else sample.weights[:1]
@@ -395,7 +396,7 @@ class Fit:
                 arrays, rows = found
                 data = data_for(self.objective, arrays)
                 if self.objective.weights is not None:
-                    self._weights[size] = data[self.objective.weights]
+                    self._weights[size] = data[self.objective.weights.node]
                 how = (rows, self.source.streams, self.source.ring_bytes)
                 made = self.step.slices(data, *how)
                 if agreement().all(made is not None, "several steps in one go"):

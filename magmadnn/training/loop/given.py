@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data._structure import is_mapped
 from magmadnn.data.tables.libraries import is_table
 from magmadnn.data.validation import (
+    are_class_numbers,
     check_arrays,
-    check_labels,
+    check_values,
+    check_within,
     first_not_shares,
     place,
     row_blocks,
@@ -51,10 +54,17 @@ if TYPE_CHECKING:
 _FOUND_GOOD: dict[str, Noted] = {}  # by the name of the loss; arrays that nobody may write
 
 
+Look = Callable[[Array], None]
+Looks = list[tuple[int, Look]]  # what looks at the values of arrays, each by its number
+
+
 def checked_arrays(
     model: Model, what: str, x: Any, y: Any, later: bool = False, moves: bool = True
-) -> tuple[list[Array], list[Array]]:
+) -> tuple[list[Array], list[Array], Looks]:
     """Inputs and targets of a model, checked; with `later`, values on a device by whoever uses them.
+
+    Returns:
+        Them, and what has looked at their values, inputs first.
 
     Those of the host are copied to a device that has room for them, unless they are to stay: `moves=False`.
 
@@ -71,29 +81,52 @@ def checked_arrays(
         inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
         if not later:
             settle_all(arrays)
-    check_values(model, inputs, targets, later)
+    looks = check_data(model, inputs, targets, later)
     for fed, array in zip(model.inputs, inputs, strict=True):
         if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
             raise DTypeError(
                 f"{what}: input {fed.name} is {fed.dtype.name}, got {array.dtype.name}; "
                 "cast the data, or give Input another dtype"
             )
-    return inputs, targets
+    return inputs, targets, looks
 
 
-def check_values(
+def check_data(
     model: Model, inputs: Sequence[Array], targets: Sequence[Array], later: bool = False
-) -> None:
-    """Look at the values of inputs and targets; with `later` only at those of the host.
+) -> Looks:
+    """Look at inputs and targets; with `later` only at those values that are the host's.
+
+    Returns:
+        What has looked at their values.
 
     Raises:
         ShapeError, DTypeError, DataError: naming where.
     """
     # one array is "x" in messages, several are "x[0]", "x[1]" ...
     given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
-    check_arrays(given, wanted, later=later)
+    check_arrays(given, wanted, scan=False)
+    arrays, names = [*inputs, *targets], [*_names("x", inputs), *_names("y", targets)]
+    looks: Looks = [
+        (number, partial(check_values, name, later=later))
+        for number, (name, array) in enumerate(zip(names, arrays, strict=True))
+        if not is_mapped(array)
+    ]
+    _run(looks, arrays)
     if model.loss is not None:
-        check_targets(heads_of(model), targets, later)
+        more = _looks_at_targets(heads_of(model), targets, later)
+        _run(more, targets)
+        looks += [(len(inputs) + number, look) for number, look in more]
+    return looks
+
+
+def _names(what: str, arrays: Sequence[object]) -> list[str]:
+    """The words that messages call arrays by."""
+    return [f"{what}[{k}]" for k in range(len(arrays))] if len(arrays) > 1 else [what]
+
+
+def _run(looks: Looks, arrays: Sequence[Array]) -> None:
+    for number, look in looks:
+        look(arrays[number])
 
 
 def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
@@ -110,7 +143,7 @@ def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
     inputs = inputs_for(model.inputs, x, "fit: validation_data", device)
     try:
         targets = targets_for(model.outputs, y, "", device)
-        check_values(model, inputs, targets, later=True)
+        check_data(model, inputs, targets, later=True)
         sample_weights("fit", targets, weights, None, output_names(model.outputs))
     except MagmaDNNError as error:
         text = str(error).removeprefix("fit: ")
@@ -292,36 +325,55 @@ def check_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool =
     Raises:
         ShapeError, DTypeError, DataError: naming where.
     """
-    for number, (head, target) in enumerate(zip(heads, targets, strict=False)):
-        name = f"y[{number}]" if len(heads) > 1 else "y"
+    _run(_looks_at_targets(heads, targets, later), targets)
+
+
+def _looks_at_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool) -> Looks:
+    """What looks at the values of targets; what shapes and dtypes say is looked at here."""
+    found: Looks = []
+    names = _names("y", heads)
+    for number, (name, head, target) in enumerate(zip(names, heads, targets, strict=False)):
         loss, shape = head.loss, head.output.shape
+        classes = None
         if isinstance(loss, BinaryCrossEntropy) and not is_floating(target.dtype):
-            check_labels(name, target, 2, inner=target.ndim - 1, later=later)
+            classes, inner = 2, target.ndim - 1
         elif isinstance(loss, CrossEntropy) and isinstance(shape[-1], int):
-            check_labels(name, target, shape[-1], inner=len(shape) - 2, later=later)
+            classes, inner = shape[-1], len(shape) - 2
+        if classes is not None and are_class_numbers(name, target, classes, inner):
+            if not is_mapped(target):
+                look = partial(check_within, name, classes=classes, inner=inner, later=later)
+                found.append((number, look))
         if isinstance(target, np.ndarray) and not is_mapped(target):
-            _check_numbers(name, loss, shape, target)
+            found += [(number, look) for look in _looks_at_numbers(name, loss, shape, target)]
+    return found
 
 
-def _check_numbers(name: str, loss: Loss, shape: tuple[Any, ...], target: Array) -> None:
-    """Look whether numbers are what a loss takes, where it does not take any."""
+def _looks_at_numbers(name: str, loss: Loss, shape: tuple[Any, ...], target: Array) -> list[Look]:
+    """What looks whether numbers are what a loss takes, where it does not take any."""
     if isinstance(loss, CrossEntropy) and target.shape[1:] == shape[1:]:
-        look, words = first_not_shares, (
+        words = (
             "probabilities of classes, or one of them 1; for labels, each true or not, use "
             "binary_cross_entropy, and to leave out a row sample_weight"
-        )  # fmt: skip
-    elif isinstance(loss, BinaryCrossEntropy) and is_floating(target.dtype):
-        look, words = _first_outside, "0, 1 or a probability between them"
-    elif isinstance(loss, Hinge):
-        look, words = _first_no_sign, "0 and 1, or -1 and 1"
-    else:
-        return
-    noted = _FOUND_GOOD.setdefault(loss.name, Noted())
+        )
+        return [partial(_check_numbers, name, loss.name, first_not_shares, words)]
+    if isinstance(loss, BinaryCrossEntropy) and is_floating(target.dtype):
+        words = "0, 1 or a probability between them"
+        return [partial(_check_numbers, name, loss.name, _first_outside, words)]
+    if isinstance(loss, Hinge):
+        return [partial(_check_numbers, name, loss.name, _first_no_sign, "0 and 1, or -1 and 1")]
+    return []
+
+
+def _check_numbers(
+    name: str, loss: str, look: Callable[[Array], tuple[int, ...] | None], words: str, target: Array
+) -> None:
+    """Look at numbers; at those that nobody may write once."""
+    noted = _FOUND_GOOD.setdefault(loss, Noted())
     if target in noted:
         return
     if (where := look(target)) is not None:
         raise DataError(
-            f"{name}: {place(where)} is {target[where].tolist()}, for {loss.name} expected {words}"
+            f"{name}: {place(where)} is {target[where].tolist()}, for {loss} expected {words}"
         )
     noted.add(target)
 

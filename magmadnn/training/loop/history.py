@@ -18,6 +18,7 @@ import numpy as np
 from magmadnn.calls import ExplainsAttributes
 from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
 from magmadnn.graph.op import Array
+from magmadnn.metrics.metric import ratio
 from magmadnn.storage.durable import write_file
 from magmadnn.training.objective.heads import NO_CURVES
 from magmadnn.training.objective.objective import Objective
@@ -72,7 +73,7 @@ class Totals:
     def results(self) -> dict[str, Any]:
         """Mean losses and metrics; NaN where all weights are 0."""
         mean = self.loss / self.weight if self.weight else math.nan
-        return self.objective.results(mean, self.sums)
+        return results_of(self.objective, mean, self.sums)
 
     def state(self) -> dict[str, Any]:
         """Everything, as JSON data."""
@@ -83,6 +84,26 @@ class Totals:
         """Go on from `state()`."""
         self.rows, self.weight, self.loss = state["rows"], state["weight"], state["loss"]
         self.sums = [np.asarray(s, np.float64) for s in state["sums"]]
+
+
+def results_of(objective: Objective, loss: float, sums: Sequence[Array]) -> dict[str, Any]:
+    """Losses and metrics for all batches, by column of the history.
+
+    Args:
+        objective: what was computed.
+        loss: the mean over batches, weighted by their samples' weights.
+        sums: the totals of `Objective.sums`.
+    """
+    count = len(objective.losses)
+    means = [ratio(*pair, nothing=math.nan) for pair in sums[:count]]
+    if count:
+        loss = sum(w * mean for (_, w), mean in zip(objective.losses, means, strict=True))
+    found: dict[str, Any] = {"loss": loss}
+    found |= {c: m for (c, _), m in zip(objective.losses, means, strict=True) if c is not None}
+    totals = iter(sums[count:])
+    for measured in objective.metrics:
+        found |= measured.results(totals)
+    return found
 
 
 def totals_of_epochs(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from magmadnn.data._structure import is_mapped, read_rows, take_rows, write_rows
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.room import Room
@@ -332,10 +333,10 @@ def each_of(parts: BatchArrays, rows: NDArray[np.int64], batch_size: int) -> Ite
         yield batch_of(rows_of(parts, rows[k : k + batch_size]))
 
 
-def feeds_for(objective: Objective, batch: Batch) -> dict[Any, Array]:
+def feeds_for(objective: Objective, batch: Batch) -> dict[Node, Array]:
     """The feeds of one batch."""
-    feeds = dict(zip(objective.inputs, batch.inputs, strict=True))
-    feeds |= dict(zip(objective.targets, batch.targets, strict=True))
+    feeds = {p.node: a for p, a in zip(objective.inputs, batch.inputs, strict=True)}
+    feeds |= {p.node: a for p, a in zip(objective.targets, batch.targets, strict=True)}
     if objective.weights is not None:
         of_each = (len(objective.targets),) if len(objective.weights.shape) > 1 else ()
         sizes = (batch.rows, *of_each)
@@ -345,17 +346,17 @@ def feeds_for(objective: Objective, batch: Batch) -> dict[Any, Array]:
                 "this batch has weights of one kind, the first had others: give weights of all outputs "
                 "together with each batch, or of each output by its name"
             )
-        feeds[objective.weights] = found
+        feeds[objective.weights.node] = found
     elif batch.weights is not None:
         raise DataError("this batch has weights, the first had none; give weights with each batch")
     return feeds
 
 
-def data_for(objective: Objective, arrays: BatchArrays) -> dict[Any, Array]:
+def data_for(objective: Objective, arrays: BatchArrays) -> dict[Node, Array]:
     """The arrays that rows of batches are taken from, by placeholder."""
     inputs, targets, weights = arrays
-    data = dict(zip(objective.inputs, inputs, strict=True))
-    data |= dict(zip(objective.targets, targets, strict=True))
+    data = {p.node: a for p, a in zip(objective.inputs, inputs, strict=True)}
+    data |= {p.node: a for p, a in zip(objective.targets, targets, strict=True)}
     if objective.weights is not None:
-        data[objective.weights] = weights[0]
+        data[objective.weights.node] = weights[0]
     return data

@@ -22,6 +22,7 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice, as_array
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.room import Room
+from magmadnn.ops.philox import shuffled
 from magmadnn.runtime.cpu.row_copies import RowCopies
 from magmadnn.tensor import Operation
 
@@ -119,6 +120,7 @@ class ArraySource:
         chosen: the rows that are meant, ascending; None: all.
         device: number of a GPU that draws orders.
         look: looks at values of inputs and targets that lie on a device.
+        in_memory: whether no array is mapped from a file, where that is known.
     """
 
     def __init__(
@@ -130,9 +132,10 @@ class ArraySource:
         seed: int | None,
         chosen: NDArray[np.int64] | None = None,
         device: int | None = None,
-        look: Callable[[], None] = lambda: None,
+        look: Callable[[], object] = lambda: None,
+        in_memory: bool | None = None,
     ) -> None:
-        self._look = look
+        self._look, self._in_memory = look, in_memory
         self.arrays: BatchArrays = (
             tuple(inputs),
             tuple(targets),
@@ -150,7 +153,9 @@ class ArraySource:
     @property
     def in_memory(self) -> bool:
         """Whether no array is mapped from a file."""
-        return not any(is_mapped(a) for part in self.arrays for a in part)
+        if self._in_memory is None:
+            self._in_memory = not any(is_mapped(a) for part in self.arrays for a in part)
+        return self._in_memory
 
     def order(self, number: int) -> NDArray[np.int64]:
         """The order of the rows in an epoch. A thread begins with the next one's meanwhile, if it is long."""
@@ -217,7 +222,7 @@ class ArraySource:
         if self.in_memory and (room is None or not host or host <= room.nbytes):
             return self.arrays, batch_size
         arrays = [a if isinstance(a, OnDemand) else as_array(a) for a in arrays]
-        self.arrays = parts_like(self.arrays, arrays)
+        self.arrays, self._in_memory = parts_like(self.arrays, arrays), None
         if room is not None and self.in_memory and all(map(RowCopies.can_send, arrays)):
             self.ring_bytes = room.ring_bytes
             return self.arrays, batch_size
@@ -368,7 +373,8 @@ def order_of(rows: int, seed: int, number: int, device: int | None = None) -> ND
         return order(rows, seed, number, device)
     key = (rows, seed, number)
     if key not in _orders:
-        found = order(rows, seed, number, device)
+        on_host = device is None
+        found = shuffled(rows, seed, number) if on_host else order(rows, seed, number, device)
         found.flags.writeable = False
         while len(_orders) >= _ORDERS:
             _orders.pop(next(iter(_orders)), None)

@@ -155,7 +155,8 @@ class FitCourse:
         source.look()
         data = data_for(fit.objective, source.arrays)
         if device is not None and fit.objective.weights is not None:
-            data[fit.objective.weights] = _sent(data[fit.objective.weights], device)
+            weights = fit.objective.weights.node
+            data[weights] = _sent(data[weights], device)
         sizes = _leg_sizes(source.rows or 0, fit.current_batch_size)
         course = fit.step.course(data, sizes, looked)
         if course is None and device is not None and looked is not None:

@@ -18,7 +18,6 @@ from magmadnn.graph.node import Node, topological
 from magmadnn.memory.usage import in_units
 from magmadnn.optim.memory_check import BATCH
 from magmadnn.storage.machine_memory import available_bytes
-from magmadnn.tensor.operation import as_feeds
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.pieces import data_for
 from magmadnn.training.model.fitting import Validation, evaluation_of
@@ -306,6 +305,6 @@ def _evaluated(fit: Fit) -> int:
     objective, executable = evaluation_of(fit.model, source)
     data = data_for(objective, source.arrays)
     rows = min(fit.validation.batch_size, source.rows or 1)
-    sizes = executable.sizes({node: array[:rows] for node, array in as_feeds(data).items()})
+    sizes = executable.sizes({node: array[:rows] for node, array in data.items()})
     memory = executable.memory(sizes)
     return 0 if memory is None else memory.activations + memory.batch

@@ -14,12 +14,14 @@ from magmadnn.comm.job import ranks_of_job
 from magmadnn.data import split_rows
 from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
+from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.optim import Step
 from magmadnn.parallel.data_parallel import DataParallel
 from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime import Executable
 from magmadnn.training.arguments import (
+    TRAINED_NOW,
     at_least,
     check_order,
     check_share,
@@ -32,10 +34,11 @@ from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.fit import BatchSize, Fit
 from magmadnn.training.loop.given import (
+    Looks,
     as_iterable,
+    check_data,
     check_targets,
     check_validation,
-    check_values,
     checked_arrays,
     gpu_of,
 )
@@ -57,6 +60,69 @@ from .training_step import objective_key, training_step
 
 if TYPE_CHECKING:
     from .model import Model
+
+
+class LastFit:
+    """What a model's last fit was given: a call that gives the like again is not looked at anew.
+
+    The values of its arrays are, in each fit. What the model is made of, its loss and what of it is trained
+    are looked at by `training_step`.
+
+    Args:
+        model: that was fitted, on the processor.
+        x, y: arrays in NumPy's memory.
+        asked: arguments of `fit` that were found good.
+        looks: what looks at the values.
+    """
+
+    def __init__(
+        self, model: Model, x: Array, y: Array, asked: Mapping[str, Any], looks: Looks
+    ) -> None:
+        self._facts, self._looks = self._facts_of(model, x, y, asked), looks
+
+    @staticmethod
+    def _facts_of(model: Model, x: Array, y: Array, asked: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Types and values of arguments, how arrays look, what the model takes: in the order of comparing."""
+        numbers = [asked.get(name) for name in _NUMBERS]
+        looks = (x.shape, x.dtype, y.shape, y.dtype)
+        takes = ([p.node for p in model.inputs], heads_of(model))
+        return (*map(type, numbers), *looks, *numbers, *takes)
+
+    def is_again(self, model: Model, x: Any, y: Any, asked: Mapping[str, Any]) -> bool:
+        """Whether nothing is new but values; arguments that are not among those of `fit` are not there."""
+        return (
+            _is_plain(x)
+            and _is_plain(y)
+            and model.preparation is None
+            and model.device == "cpu"
+            and not any(asked.get(name) is not None for name in _USUALLY_NONE)
+            and self._facts == self._facts_of(model, x, y, asked)
+        )
+
+    def look(self, x: Array, y: Array) -> None:
+        """Look at the values.
+
+        Raises:
+            DataError: naming the first that is bad.
+        """
+        arrays = (x, y)
+        for number, look in self._looks:
+            look(arrays[number])
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether it is an array of NumPy, in memory that is NumPy's: so none that is mapped from a file."""
+    if type(array) is not np.ndarray:
+        return False
+    return array.base is None or (type(array.base) is np.ndarray and array.base.base is None)
+
+
+_NUMBERS = (
+    "batch_size", "epochs", "validation_split", "shuffle", "accumulate", "memory_limit",
+)  # fmt: skip
+_USUALLY_NONE = (
+    "initial_epoch", "validation_data", "sample_weight", "class_weight", "augment", "parallel", "rows",
+)  # fmt: skip
 
 
 class Validation:
@@ -85,12 +151,14 @@ class _Rows:
         held_back: the rows kept back to validate, if any.
         transforms: what changes images.
         in_step: what the step does of that.
+        looks: what looks at the values of plain arrays, of which there are two.
     """
 
     source: Source
     held_back: ArraySource | None = None
     transforms: tuple[Augmentation, ...] = ()
     in_step: StepAugmentation | None = None
+    looks: Looks | None = None
 
 
 def array_source(model: Model, what: str, x: Any, y: Any, sample_weight: Any) -> ArraySource:
@@ -99,7 +167,7 @@ def array_source(model: Model, what: str, x: Any, y: Any, sample_weight: Any) ->
     Raises:
         ShapeError, DTypeError, DataError: if data does not fit, naming where.
     """
-    inputs, targets = checked_arrays(model, what, x, y)
+    inputs, targets, _ = checked_arrays(model, what, x, y)
     weights = sample_weights(what, targets, sample_weight, None, output_names(model.outputs))
     return ArraySource(inputs, targets, weights, seed=None)
 
@@ -126,21 +194,29 @@ def new_fit(
     memory_limit: int | None = None,
     prepared: bool = True,
     rows: NDArray[np.int64] | None = None,
+    again: LastFit | None = None,
 ) -> Fit:
     """The training that a call of `fit` asks for.
 
     All is as `Model.fit` takes it, and x, y prepared; `rows` are those of them that are meant, in their
-    order, None for all.
+    order, None for all. `again` is the model's last fit, if this one is given the like.
 
     Raises:
         MagmaDNNError: as `Model.fit`.
     """
-    refuse_while_training(model, "fit")
-    _check_sizes(model, batch_size, accumulate, memory_limit)
-    callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
-    check_share("fit: validation_split", validation_split)
-    check_order(shuffle)
-    first, last = epochs_of(epochs, initial_epoch, model.epochs_done)
+    if model in TRAINED_NOW:
+        refuse_while_training(model, "fit")
+    if again is None:
+        _check_sizes(batch_size, accumulate, memory_limit)
+        check_share("fit: validation_split", validation_split)
+        check_order(shuffle)
+        first, last = epochs_of(epochs, initial_epoch, model.epochs_done)
+    else:
+        first, last = model.epochs_done, model.epochs_done + int(epochs)
+    if not callable(batch_size) and batch_size == 1:
+        refuse_one_row(model)
+    if not (type(callbacks) is tuple and not callbacks):
+        callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
     together = None if parallel is None else Together(parallel)
     if together is not None:
         together.look_for_shards(callbacks)
@@ -154,8 +230,15 @@ def new_fit(
         given = _rows_of_arrays(
             model, x, y, rows, validation_split, model.seed if shuffle else None, augment,
             in_step=parallel is None, later=not (class_weight or callbacks),
-            workers=loader_workers, **weighing,
+            workers=loader_workers, again=again, **weighing,
         )  # fmt: skip
+        if again is None:
+            asked = {
+                "batch_size": batch_size, "epochs": epochs, "validation_split": validation_split,
+                "shuffle": shuffle, "accumulate": accumulate, "memory_limit": memory_limit,
+            }  # fmt: skip
+            looks = given.looks
+            model._last_fit = None if looks is None else LastFit(model, x, y, asked, looks)
     source: Source = given.source
     more = tuple(part for callback in callbacks for part in callback.parts())
     if accumulate > 1:
@@ -181,8 +264,15 @@ def new_fit(
     )  # fmt: skip
 
 
-training_of = takes_raw(new_fit)
-"""The same of raw data, tables and arrays that have not gone through the model's preparation."""
+_training_of_raw = takes_raw(new_fit)
+
+
+def training_of(model: Model, x: Any, y: Any, **asked: Any) -> Fit:
+    """The same of raw data, tables and arrays that have not gone through the model's preparation."""
+    last = model._last_fit
+    if last is not None and last.is_again(model, x, y, asked):
+        return new_fit(model, x, y, again=last, **asked)
+    return _training_of_raw(model, x, y, **asked)
 
 
 def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
@@ -202,18 +292,14 @@ def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
     )
 
 
-def _check_sizes(
-    model: Model, batch_size: BatchSize, accumulate: int, memory_limit: int | None
-) -> None:
+def _check_sizes(batch_size: BatchSize, accumulate: int, memory_limit: int | None) -> None:
     """Look at the rows of a batch, the batches of an update, and the bytes of a step.
 
     Raises:
-        ArgumentError: if one is too small, or layers need batches of more than one row.
+        ArgumentError: if one is too small.
     """
     if not callable(batch_size):
         at_least("fit: batch_size", batch_size, 1)
-        if batch_size == 1:
-            refuse_one_row(model)
     at_least("fit: accumulate", accumulate, 1)
     checked_limit("fit", memory_limit)
 
@@ -271,6 +357,7 @@ def _rows_of_arrays(
     in_step: bool,
     later: bool,
     workers: int,
+    again: LastFit | None = None,
 ) -> _Rows:
     """The batches of arrays that are trained on, with the rows kept back and what changes images.
 
@@ -287,10 +374,18 @@ def _rows_of_arrays(
         in_step: whether the step may change images.
         later: whether values on a device are looked at by whoever uses them.
         workers: threads that change images elsewhere.
+        again: the model's last fit, if it had arrays like these.
     """
     in_step = in_step and augment is not None and changed_in_step(model, augment)
     moves = augment is None or in_step  # otherwise images are changed on the host
-    inputs, targets = checked_arrays(model, "fit", x, y, later, moves)
+    looks: Looks | None = None
+    if again is None:
+        inputs, targets, looks = checked_arrays(model, "fit", x, y, later, moves)
+        own = len(inputs) == len(targets) == 1 and inputs[0] is x and targets[0] is y
+        looks = looks if own and _is_plain(x) and _is_plain(y) else None
+    else:
+        again.look(x, y)
+        inputs, targets = [x], [y]
     weights = None
     if sample_weight is not None or class_weight is not None:
         names = output_names(model.outputs)
@@ -302,14 +397,16 @@ def _rows_of_arrays(
         if rows is not None:
             kept, held = rows[kept], rows[held]
         held_back, rows = ArraySource(inputs, targets, None, seed=None, chosen=held), kept
-    on: dict[str, Any] = {"seed": seed, "device": gpu_of(model), "chosen": rows}
-    look = partial(check_values, model, inputs, targets)
+    device = None if again is not None else gpu_of(model)
+    on: dict[str, Any] = {"seed": seed, "device": device, "chosen": rows}
+    look = partial(check_data, model, inputs, targets)
     transforms: tuple[Augmentation, ...] = ()
     if augment is not None:
         transforms = transforms_for(model, augment, inputs, targets, weights)
     if not transforms:
-        source = ArraySource(inputs, targets, weights, look=look, **on)
-        return _Rows(source, held_back)
+        known = None if again is None else True
+        source = ArraySource(inputs, targets, weights, look=look, in_memory=known, **on)
+        return _Rows(source, held_back, looks=looks)
     if in_step and isinstance(inputs[0], OnDevice):
         drawn, step = augmented_step(model, transforms, inputs, targets, weights, look=look, **on)
         return _Rows(drawn, held_back, transforms, step)
@@ -349,7 +446,7 @@ def evaluated(model: Model, source: Source, batch_size: int) -> dict[str, Any]:
     totals = Totals(objective)
     for batch in source.epoch(0, batch_size, 0):
         feeds = feeds_for(objective, batch)
-        loss, *sums = executable.run({k.node: v for k, v in feeds.items()})
+        loss, *sums = executable.run(feeds)
         totals.add(batch, loss, sums)
     return totals.results()
 

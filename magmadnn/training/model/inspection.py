@@ -79,7 +79,7 @@ def planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:
     if model.optimizer is None:
         return model._predictor()
     if y is not None:
-        inputs, targets = checked_arrays(model, what, x, y)
+        inputs, targets, _ = checked_arrays(model, what, x, y)
         training_step(model, ArraySource(inputs, targets, None, seed=None).sample)
     elif what == "profile":
         raise ArgumentError("profile: the targets are missing: profile(x, y)")

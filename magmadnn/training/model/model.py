@@ -27,11 +27,11 @@ from magmadnn.training.loop.history import History
 from magmadnn.training.loop.sources import Source
 from magmadnn.training.objective.heads import Head, Key, as_metrics, output_names
 from magmadnn.training.objective.objective import Objective
-from magmadnn.workers.client import entered
+from magmadnn.workers.client import ENTERED
 
 from .checks import chained, check_model
 from .classes import by_loss, class_numbers, probabilities
-from .fitting import array_source, evaluated, stream_of, training_of, way_of
+from .fitting import LastFit, array_source, evaluated, stream_of, training_of, way_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
@@ -135,6 +135,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         self._waited: tuple[tuple[float, float], ...] = ()
         self._prediction: Executable | None = None
         self._heads: tuple[Key, list[Head]] | None = None
+        self._last_fit: LastFit | None = None
         check_model(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -319,14 +320,22 @@ class Model(Pictured, ModelParts, TakesRawData):
             OutOfMemoryError: if a step has no room, or takes more than memory_limit; nothing is trained then.
         """
         is_named = isinstance(parallel, TrainingWay) and parallel.communicator is not None
-        workers = None if parallel is False or is_named else entered()
-        if workers is not None:
+        if ENTERED and not (parallel is False or is_named):
             above = import_module(_ON_WORKERS)
 
             given = (batch_size, epochs, initial_epoch, validation_data, validation_split, shuffle)
             weights = (sample_weight, class_weight, augment, accumulate)
             history: History = above.fit_on_workers(
-                self, workers, x, y, *given, *weights, callbacks, verbose, parallel, memory_limit
+                self,
+                ENTERED[-1],
+                x,
+                y,
+                *given,
+                *weights,
+                callbacks,
+                verbose,
+                parallel,
+                memory_limit,
             )
             return history
         return training_of(

@@ -49,7 +49,8 @@ def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
     """Equal for equal losses and metrics of targets that look alike."""
     weights = None if sample.weights is None else sample.weights.ndim
     targets = [(t.shape[1:], t.dtype) for t in sample.targets]
-    return (*targets, weights, model.units, key_of(model))
+    units = None if model.preparation is None else model.units
+    return (*targets, weights, units, key_of(model))
 
 
 def carried_from(model: Model) -> Carried | None:
@@ -180,5 +181,5 @@ def state_to_copy(model: Model) -> dict[str, Any]:
     A copy compiles for itself when it is used. Its first step goes on from the state that it carries, if
     that would have gone on in the original too.
     """
-    compiled = {"_step": None, "_evaluation": None, "_prediction": None}
+    compiled = {"_step": None, "_evaluation": None, "_prediction": None, "_last_fit": None}
     return vars(model) | compiled | {"_carried": carried_from(model)}

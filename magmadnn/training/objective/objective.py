@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +18,6 @@ from magmadnn.graph.node import Node, scoped, scopes
 from magmadnn.graph.program import Program
 from magmadnn.losses import Loss
 from magmadnn.memory.dtypes import is_floating
-from magmadnn.metrics.metric import ratio
 from magmadnn.metrics.operands import ones
 from magmadnn.optim.building.alike import Look, Roots
 from magmadnn.tensor import Operation, Placeholder, placeholder
@@ -66,6 +64,7 @@ class Objective:
         loss: what is minimised: the outputs' losses by their weights, and the regularisers.
         sums: pairs of losses, and streaming sums of the metrics, a vector each.
         metrics: in the order of their sums.
+        losses: column and weight of each pair at the beginning of `sums`.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Objective:
             assert self._form is not None and self._known is not None
             self._is_divided = self._known.is_divided
             self._look = self._known.look_of(self._form)
-        self._losses = self._pairs()
+        self.losses = self._pairs()
         if augmentation is not None:
             self.inputs.append(augmentation.drawn)
 
@@ -225,24 +224,6 @@ class Objective:
     def higher_is_better(self) -> dict[str, bool | None]:
         """For losses and metrics: whether higher values are better; None where it does not say."""
         return _directions(self._heads, self.metrics)
-
-    def results(self, loss: float, sums: Sequence[Array]) -> dict[str, Any]:
-        """Losses and metrics for all batches, by column of the history.
-
-        Args:
-            loss: the mean over batches, weighted by their samples' weights.
-            sums: the totals of `sums`.
-        """
-        count = len(self._losses)
-        means = [ratio(*pair, nothing=math.nan) for pair in sums[:count]]
-        if count:
-            loss = sum(w * mean for (_, w), mean in zip(self._losses, means, strict=True))
-        found: dict[str, Any] = {"loss": loss}
-        found |= {c: m for (c, _), m in zip(self._losses, means, strict=True) if c is not None}
-        totals = iter(sums[count:])
-        for measured in self.metrics:
-            found |= measured.results(totals)
-        return found
 
 
 def directions_of(model: Model) -> dict[str, bool | None]:

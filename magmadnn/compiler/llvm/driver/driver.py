@@ -315,7 +315,7 @@ class Driver:
             raise ArgumentError("driver: it is closed; make another one")
         if batches <= 0 or not len(self._tasks):
             return
-        with self._lock:
+        with self._lock.held:
             self._program[0], self._program[1] = first_batch, batches
             team = self._teams.take(self._scratch_bytes)
             try:

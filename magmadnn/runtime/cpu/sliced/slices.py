@@ -116,7 +116,7 @@ class Slices:
         """
         count = len(order) // self._leg.size
         for memory in self._touched:  # what a device has written comes to the host
-            memory.update_host(memory.writable)
+            memory.sides.host(memory.sides.writable)
         if save:
             self._saved.save()
         self._leg.point(list(data.values()), order, settings)

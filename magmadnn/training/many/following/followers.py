@@ -29,7 +29,13 @@ from magmadnn.runtime.threads import thread_count
 from magmadnn.tensor.init import is_alike
 from magmadnn.tensor.lazy import LazyTensor
 from magmadnn.training.arguments import TRAINED_NOW
-from magmadnn.training.loop.history import History, Row, scalars, sums_of_epochs
+from magmadnn.training.loop.history import (
+    History,
+    Row,
+    results_of,
+    scalars,
+    sums_of_epochs,
+)
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.many.course import FitCourse, Whole, tick_rate
 from magmadnn.training.model.model import Model
@@ -316,4 +322,4 @@ class _Measured:
     def results(self, number: int) -> dict[str, float]:
         """Mean losses and metrics of an epoch."""
         mean = self._losses[number] / float(self.rows)
-        return scalars(self._objective.results(mean, [own[number] for own in self._sums]))
+        return scalars(results_of(self._objective, mean, [own[number] for own in self._sums]))
