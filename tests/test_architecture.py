@@ -85,7 +85,6 @@ ROOMS = {
         standalone
         driver
         kernel
-        writers
         gemm fused library
         side_by_side
         expressions

@@ -14,7 +14,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.llvm import kernel
 from magmadnn.compiler.llvm.driver.driver import Driver
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.llvm.writers import scratch_bytes
+from magmadnn.compiler.llvm.kernel import scratch_bytes
 from magmadnn.compiler.lower.size_rules import selected
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance

@@ -19,8 +19,7 @@ from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.dtypes import is_floating
 
-from .loss import OUTPUTS, Loss, Value, check_width
-from .matching import floating, matched, mean_of_sample, with_shape
+from .loss import OUTPUTS, Loss, Value, check_width, floating, matched, mean_of_sample, with_shape
 
 
 @dataclass(frozen=True)

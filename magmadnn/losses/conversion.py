@@ -20,8 +20,7 @@ from .classification import (
     cross_entropy,
     hinge,
 )
-from .loss import Loss, OutputKind, Value, by_name, outputs_of
-from .matching import mean_of_sample, refuse_pairs
+from .loss import Loss, OutputKind, Value, by_name, mean_of_sample, outputs_of, refuse_pairs
 from .regression import (
     Huber,
     MeanAbsoluteError,

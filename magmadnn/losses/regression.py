@@ -13,8 +13,7 @@ from magmadnn import ops
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError
 
-from .loss import Loss, Value
-from .matching import matched, mean_of_sample
+from .loss import Loss, Value, matched, mean_of_sample
 
 
 def _residual(loss: Loss, predictions: Value, targets: Value) -> Value:

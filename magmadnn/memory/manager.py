@@ -56,7 +56,6 @@ class MemoryManager:
         OutOfMemoryError: if there is not that much memory.
     """
 
-    # `sides`, where the bytes lie, are others after `set_aside`: nobody keeps them
     __slots__ = ("__weakref__", "_dtype", "_frame", "_size", "sides")
 
     def __init__(

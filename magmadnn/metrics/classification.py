@@ -25,7 +25,7 @@ from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.signature import shape_text
-from magmadnn.losses.matching import mean_of_sample, with_shape
+from magmadnn.losses.loss import mean_of_sample, with_shape
 
 from .classified import Classified, check_threshold
 from .metric import ROUNDING, Average, Sums, Value, ratio

@@ -11,8 +11,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Dim
 from magmadnn.losses import Loss
-from magmadnn.losses.loss import OUTPUTS, OutputKind, Outputs, outputs_of
-from magmadnn.losses.matching import with_shape
+from magmadnn.losses.loss import OUTPUTS, OutputKind, Outputs, outputs_of, with_shape
 
 from .metric import Metric, Value
 from .operands import class_numbers, is_labels

@@ -11,8 +11,7 @@ from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph import scope
 from magmadnn.graph.node import Node
 from magmadnn.graph.signature import shape_text
-from magmadnn.losses.loss import Loss
-from magmadnn.losses.matching import mean_of_sample
+from magmadnn.losses.loss import Loss, mean_of_sample
 from magmadnn.tensor import Operation
 
 from .metric import Average, Metric, Value, by_name

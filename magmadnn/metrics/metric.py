@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from magmadnn import ops
 from magmadnn.graph import scope
 from magmadnn.losses import Loss
-from magmadnn.losses.registry import Named
+from magmadnn.losses.loss import Named
 
 from .operands import weights_like
 

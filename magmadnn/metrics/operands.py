@@ -12,8 +12,7 @@ from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import node_of
 from magmadnn.graph.signature import shape_text
-from magmadnn.losses.loss import Outputs, check_width
-from magmadnn.losses.matching import with_shape
+from magmadnn.losses.loss import Outputs, check_width, with_shape
 from magmadnn.memory.dtypes import is_floating
 
 

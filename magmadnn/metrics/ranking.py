@@ -13,7 +13,7 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.signature import shape_text
-from magmadnn.losses.matching import with_shape
+from magmadnn.losses.loss import with_shape
 
 from .classified import Classified
 from .metric import Sums, Value

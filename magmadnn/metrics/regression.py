@@ -14,8 +14,7 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.signature import shape_text
 from magmadnn.losses import Loss
-from magmadnn.losses.loss import OUTPUTS
-from magmadnn.losses.matching import mean_of_sample
+from magmadnn.losses.loss import OUTPUTS, mean_of_sample
 
 from .metric import ROUNDING, Average, Metric, Sums, Value, ratio
 from .operands import numbers, weights_like

@@ -21,13 +21,15 @@ from magmadnn.graph.spec import Spec
 from magmadnn.memory.dtypes import as_dtype, is_complex, is_floating, limits_of
 
 from ._arguments import dtype_attribute, dtype_of
-from ._pointwise import elementwise_reference, no_flow, pointwise
-from ._rewrites import (
+from ._pointwise import (
     difference_of,
     drop_neutral,
     drop_pair,
     drop_round_trip,
     drop_unchanged,
+    elementwise_reference,
+    no_flow,
+    pointwise,
     share_of,
 )
 from .elementary import log

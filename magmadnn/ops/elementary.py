@@ -10,8 +10,7 @@ import numpy as np
 from magmadnn.graph import scalar as s
 from magmadnn.graph.op import Draw, Op, Sample
 
-from ._pointwise import elementwise_reference, pointwise, positive_samples
-from ._rewrites import log1p_of, log_of
+from ._pointwise import elementwise_reference, log1p_of, log_of, pointwise, positive_samples
 
 
 def _above_minus_one(draw: Draw) -> Iterable[Sample]:

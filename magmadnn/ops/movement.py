@@ -29,7 +29,7 @@ from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import last_axes, to_shape
 
 from ._arguments import as_shape, first_dtype, ndim_of, shape_of, words_of
-from ._rewrites import drop_unchanged
+from ._pointwise import drop_unchanged
 from .arithmetic import equal, where
 from .slicing import Box, along, slice_
 

@@ -31,7 +31,7 @@ from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.memory.dtypes import is_complex, is_floating
 
 from ._arguments import first_dtype, ndim_of, shape_of, words_of
-from ._rewrites import drop_unchanged
+from ._pointwise import drop_unchanged
 
 Entry = tuple[Any, ...]
 Box = tuple[Array, Any]  # a part of a result, and what it is: see `Op.boxes`

@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING
 
 from magmadnn.calls import check_methods, check_public, explains_names
 
-from .named import LAMB as LAMB
-from .named import LARS as LARS
-from .named import SGD as SGD
-from .named import AdaGrad as AdaGrad
-from .named import Adam as Adam
-from .named import AdamW as AdamW
-from .named import RMSProp as RMSProp
+from .optimizer import LAMB as LAMB
+from .optimizer import LARS as LARS
+from .optimizer import SGD as SGD
+from .optimizer import AdaGrad as AdaGrad
+from .optimizer import Adam as Adam
+from .optimizer import AdamW as AdamW
 from .optimizer import Chain as Chain
 from .optimizer import Optimizer as Optimizer
+from .optimizer import RMSProp as RMSProp
 from .optimizer import by_name as by_name
 from .optimizer import chain as chain
 from .optimizer import from_config as from_config

@@ -112,7 +112,7 @@ class Step:
 
         def made() -> Program:
             program = Program.of(update.outputs, update.updates, training=True)
-            return rounded(program, precision)
+            return program if precision == "float32" else rounded(program, precision)
 
         names = self._settings.names | update.names
         if known is None:

@@ -99,7 +99,7 @@ def converted(node: Node, value: Any, device: int | None) -> Any:
             from .cuda.data import arrays
 
             return arrays.converted(there, node.dtype)
-    array = as_array(value)
+    array = value if isinstance(value, np.ndarray) else as_array(value)
     if array.dtype == node.dtype:
         return array
     floats = is_floating(array.dtype) and is_floating(node.dtype)

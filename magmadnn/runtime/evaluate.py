@@ -71,9 +71,10 @@ class Executable:
         if isinstance(outputs, Program):
             self.program = outputs
         else:
-            self.program = rounded(Program.of(outputs, updates, training=training), precision)
+            program = Program.of(outputs, updates, training=training)
+            self.program = program if precision == "float32" else rounded(program, precision)
         self.executor, self.precision = executor, precision
-        self.device = device_of(device, executor)
+        self.device = None if device == "cpu" else device_of(device, executor)
         self._check = check
         self._plan: Plan | None = None
         self._native: NativeRunner | None = None

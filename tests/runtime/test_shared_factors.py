@@ -11,7 +11,7 @@ import magmadnn as md
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cpu import cuts, shared_factors, tasks
+from magmadnn.runtime.cpu import cuts, tasks
 from magmadnn.runtime.cpu.native import Instance
 
 RANDOM = np.random.default_rng(3)
@@ -21,14 +21,14 @@ RANDOM = np.random.default_rng(3)
 def sides(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Small products share factors too; the sides of those that did."""
     found: list[str] = []
-    rule = shared_factors.shared_factor
+    rule = cuts.shared_factor
 
     def noted(*arguments: Any) -> Any:
         shared = rule(*arguments)
         found.extend([shared.side] if shared else [])
         return shared
 
-    monkeypatch.setattr(shared_factors, "_LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(cuts, "_LEAST_PRODUCTS", 0)
     monkeypatch.setattr(tasks, "shared_factor", noted)
     return found
 
@@ -90,7 +90,7 @@ def test_a_training_has_the_bits_of_one_thread(sides: list[str]) -> None:
 
 def test_small_products_copy_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    rule = shared_factors.shared_factor
+    rule = cuts.shared_factor
     monkeypatch.setattr(tasks, "shared_factor", lambda *x: made.append(rule(*x)) or made[-1])
     md.set_threads(2)
     for size in (256, 640):

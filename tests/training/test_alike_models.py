@@ -21,7 +21,7 @@ from magmadnn.data.preparation.standardize import Standardize
 from magmadnn.optim.building import alike
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop.history import Totals, totals_of_epochs
-from magmadnn.training.objective import forms
+from magmadnn.training.objective import objective as objectives
 from magmadnn.training.objective.objective import Objective
 
 DRAW = np.random.default_rng(11)
@@ -36,7 +36,7 @@ def nothing_known() -> Iterator[None]:
     """As in a fresh process: nothing that models share is there, before nor behind."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
-            (forms, "_known"), (alike, "_known"), (reuse, "_templates"), (reuse, "_alike"),
+            (objectives, "_known"), (alike, "_known"), (reuse, "_templates"), (reuse, "_alike"),
             (other_sizes, "_made"),
         ):  # fmt: skip
             patch.setattr(module, name, type(getattr(module, name))())
@@ -270,7 +270,7 @@ def test_what_is_shared_is_bounded_and_keeps_no_model() -> None:
         net = [layers.Input((6,)), layers.Dense(units), layers.Dense(3)]
         model = md.Model(net, loss="cross_entropy", optimizer="sgd")
         objective = Objective(model, [Y], None)
-        assert len(forms._known) == min(units, forms._MOST)
+        assert len(objectives._known) == min(units, objectives._MOST)
     gone = weakref.ref(model), weakref.ref(objective), weakref.ref(model.layers[0].kernel.value)
     del model, objective, net
     gc.collect()

@@ -1,4 +1,4 @@
-"""What a kernel is: how it is called, how its arguments lie in memory, how it becomes an address.
+"""What a kernel is: how it is called, where its arguments lie, what writes it, how it becomes an address.
 
 Every kernel is one function of the signature ::
 
@@ -16,10 +16,10 @@ piece of work run on any threads in any order.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, Protocol, cast
 
 import numpy as np
 from llvmlite import ir
@@ -27,17 +27,87 @@ from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.host import HostMemory
 from magmadnn.compiler.dump import dump_kernel
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.data_rows import Advance, Gather, Keep
+from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.library import Library as LibraryKernel
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.own import written_by
+from magmadnn.compiler.kernels.rows import Rows
+from magmadnn.compiler.llvm.fused.advance import write_advance
+from magmadnn.compiler.llvm.fused.batch_rows import write_gather
+from magmadnn.compiler.llvm.fused.columns import columns_scratch_bytes, write_columns
+from magmadnn.compiler.llvm.fused.draw import write_draw
+from magmadnn.compiler.llvm.fused.keep import write_keep
+from magmadnn.compiler.llvm.fused.moves import write_add_picked, write_move, write_pick
+from magmadnn.compiler.llvm.fused.rows import rows_scratch_bytes, write_rows
+from magmadnn.compiler.llvm.gemm.gemm import gemm_scratch_bytes, write_gemm
+from magmadnn.compiler.llvm.gemm.gemv import gemv_scratch_bytes, write_gemv
+from magmadnn.compiler.llvm.ir.builder import I64, POINTER, VOID, Code
+from magmadnn.compiler.llvm.ir.frame import Frame
+from magmadnn.compiler.llvm.ir.target import Target, cores, host
+from magmadnn.compiler.llvm.library.calls import write_library
+from magmadnn.compiler.llvm.object.cache import Cache, key_of
+from magmadnn.compiler.llvm.object.library import Library, parts_of
+from magmadnn.compiler.llvm.object.parallel import Pieces, quick_turns
 from magmadnn.errors import ArgumentError
 
-from .ir.builder import I64, POINTER, VOID, Code
-from .ir.frame import Frame
-from .ir.target import Target, cores, host
-from .object.cache import Cache, key_of
-from .object.library import Library, parts_of
-from .object.parallel import Pieces, quick_turns
-from .writers import write_kernel
+_WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
+    Rows: write_rows,
+    Columns: write_columns,
+    Gemm: write_gemm,
+    Gemv: write_gemv,
+    Gather: write_gather,
+    Keep: write_keep,
+    Advance: write_advance,
+    Draw: write_draw,
+    Move: write_move,
+    Pick: write_pick,
+    AddPicked: write_add_picked,
+    LibraryKernel: write_library,
+}
+
+
+class WrittenKernel(Protocol):
+    """A kernel that writes its own vector code, beside those that are descriptions only."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots, in order."""
+        ...
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        ...
+
+
+def write_kernel(kernel: Kernel, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of a kernel."""
+    kind = type(kernel)
+    writer = _WRITERS.get(kind) or written_by(kind, f"{__package__}.fused", "write")
+    if writer is None:
+        cast(WrittenKernel, kernel).write(code, frame, target)
+    else:
+        writer(kernel, code, frame, target)
+
+
+@lru_cache(maxsize=4096)
+def scratch_bytes(kernel: Kernel, target: Target) -> int:
+    """Scratch memory that a kernel needs."""
+    if isinstance(kernel, Gemv):
+        return gemv_scratch_bytes(target)
+    if isinstance(kernel, Rows):
+        return rows_scratch_bytes(kernel)
+    if isinstance(kernel, Columns):
+        return columns_scratch_bytes(kernel)
+    return gemm_scratch_bytes(kernel, target) if isinstance(kernel, Gemm) else 0
+
+
+# --- from a description to an address -------------------------------------------------------------
+
 
 _NAME = "kernel"
 

@@ -22,8 +22,7 @@ from magmadnn.graph.dim import Dim, Quotient, Size
 from .ir.builder import F32, F64, I8, I32, I64, POINTER, VOID, Array, Code, Value
 from .ir.frame import ALIGNMENT
 from .ir.target import Target, object_code
-from .kernel import add_function
-from .writers import scratch_bytes
+from .kernel import add_function, scratch_bytes
 
 OK, WRONG_SIZE, NO_MEMORY, WRONG_ROW = 0, 1, 2, 3  # what entry points return
 _BATCH = "one_batch"

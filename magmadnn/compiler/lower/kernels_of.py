@@ -34,8 +34,8 @@ from magmadnn.compiler.kernels.operands import (
 from magmadnn.compiler.kernels.own import description_of
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.regions.below import is_below
 from magmadnn.compiler.regions.draft import Draft, Lowered, Work
+from magmadnn.compiler.regions.open_sizes import is_below
 from magmadnn.compiler.regions.region import (
     BY_PYTHON,
     Region,

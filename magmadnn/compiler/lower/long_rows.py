@@ -15,8 +15,7 @@ from dataclasses import replace
 
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula, arguments_in, renumbered
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR, Operand, Result
-from magmadnn.compiler.kernels.rows import BLOCKS, COMBINED, LONG_ROW, Rows, Stage
-from magmadnn.compiler.kernels.single_columns import of_block, parts
+from magmadnn.compiler.kernels.rows import BLOCKS, COMBINED, LONG_ROW, Rows, Stage, of_block, parts
 
 _PIECES = 256
 _ALIKE = 64  # elements of a block are a multiple of it, so that each begins with a whole vector

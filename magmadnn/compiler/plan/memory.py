@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from magmadnn.compiler.lower.row_blocks import partial_bytes
 from magmadnn.compiler.regions.draft import Places, Sizes
-from magmadnn.compiler.regions.nonempty import check_choices
+from magmadnn.compiler.regions.open_sizes import check_choices
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 

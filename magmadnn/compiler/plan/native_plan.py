@@ -12,7 +12,7 @@ from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.draft import Alike, Work
-from magmadnn.compiler.regions.nonempty import Choice
+from magmadnn.compiler.regions.open_sizes import Choice
 from magmadnn.graph.body import Body
 from magmadnn.graph.dim import Size
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node

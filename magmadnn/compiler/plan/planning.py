@@ -28,7 +28,7 @@ from magmadnn.compiler.regions.alias import fold
 from magmadnn.compiler.regions.dependencies import phases_of
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.compiler.regions.fusion.fuse import fuse as fuse_program
-from magmadnn.compiler.regions.nonempty import open_choices
+from magmadnn.compiler.regions.open_sizes import open_choices
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.verify_draft import verify_draft
 from magmadnn.graph.drawing.diagram import to_svg

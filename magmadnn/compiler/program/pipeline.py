@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from magmadnn.compiler.dump import Dump
 from magmadnn.graph.program import Program
-from magmadnn.graph.transforms.stable import stabilise
+from magmadnn.graph.transforms.gradient import stabilise
 
 from .absorb import absorb
 from .call_plan import Plan, plan_of

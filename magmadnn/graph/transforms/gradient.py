@@ -1,25 +1,72 @@
 """Gradients as more graph: one reverse sweep over the ops' `vjp`.
 
 What every rule would repeat is done here once: undoing broadcasts, adding up what several users of a
-value send back, returning to the operand's dtype, and leaving out what nobody asked for.
+value send back, returning to the operand's dtype, and leaving out what nobody asked for. Before that,
+formulas are brought into forms that keep their digits, by the ops' rules `Op.stable`; that is a pass of the
+compiler too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from magmadnn.errors import DTypeError, GraphError, ShapeError
-from magmadnn.graph.node import Node, constant, resolve_phase, scoped, topological
+from magmadnn.graph.node import Node, constant, resolve_phase, scoped, topological, with_inputs
 from magmadnn.graph.op import NoGradient, Op, OpKind
+from magmadnn.graph.program import Program
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import Spec
 from magmadnn.memory.dtypes import is_complex, is_floating
 
-from .stable import stabilised
+
+def stabilise(program: Program) -> Program:
+    """Apply the ops' rules `Op.stable`: log(softmax(x)) becomes log_softmax(x), and the like."""
+    new = stabilised(program.roots)
+    return program.with_roots([new[root] for root in program.roots])
+
+
+def stabilised(roots: Sequence[Node], kept: Iterable[Node] = ()) -> dict[Node, Node]:
+    """What each node that `roots` need becomes; most stay what they are.
+
+    Args:
+        roots: what is computed.
+        kept: nodes that must stay part of what depends on them, since a gradient with respect to them is
+            wanted.
+    """
+    inner = {node for node in kept if node.inputs}
+    new: dict[Node, Node] = {}
+    for node in topological(roots):
+        inputs = tuple(new[i] for i in node.inputs)
+        new[node] = _stable(with_inputs(node, inputs), {new[k] for k in inner if k in new})
+    return new
+
+
+def _stable(node: Node, kept: Collection[Node]) -> Node:
+    """The node after the rules of its op, and of what it became; each keeps shape and dtype."""
+    while isinstance(node.op, Op):
+        for rule in node.op.stable:
+            with scoped(node.path):
+                result: Node | None = rule(node)
+            if result is not None and result.spec == node.spec and _depends(result, node, kept):
+                node = result
+                break
+        else:
+            break
+    return node
+
+
+def _depends(result: Node, node: Node, kept: Collection[Node]) -> bool:
+    """Whether `result` needs all of `kept` that `node` needs."""
+    if not kept:
+        return True
+    return not (set(topological([node])) & set(kept)) - set(topological([result]))
+
+
+# --- the sweep ------------------------------------------------------------------------------------
 
 
 class PartOp(Protocol):

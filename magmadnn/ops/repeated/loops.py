@@ -20,8 +20,7 @@ from magmadnn.graph.node import Node, rebuild, record, topological
 from magmadnn.graph.op import Array, NoGradient, Op, OpKind
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.transforms.gradient import adjoints, zeros
-from magmadnn.graph.transforms.stable import stabilised
+from magmadnn.graph.transforms.gradient import adjoints, stabilised, zeros
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.arithmetic import add
 

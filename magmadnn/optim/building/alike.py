@@ -15,7 +15,7 @@ from typing import overload
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.plan.built_alike.look import LONGEST, NotComparedError, plain, structure_of
-from magmadnn.compiler.regions.nonempty import open_choices
+from magmadnn.compiler.regions.open_sizes import open_choices
 from magmadnn.graph.node import Node, scopes
 from magmadnn.graph.program import LaterProgram, Program
 from magmadnn.optim.inputs import numbers_of

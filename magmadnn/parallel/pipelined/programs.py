@@ -22,8 +22,7 @@ from magmadnn.graph.node import (
     resolve_phase,
     topological,
 )
-from magmadnn.graph.transforms.gradient import adjoints, parts
-from magmadnn.graph.transforms.stable import stabilised
+from magmadnn.graph.transforms.gradient import adjoints, parts, stabilised
 from magmadnn.layers.layer import Layer
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.parallel.buckets import Buckets

@@ -22,8 +22,7 @@ from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import constant, resolve_phase, topological
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
-from magmadnn.graph.transforms.gradient import adjoints
-from magmadnn.graph.transforms.stable import stabilised
+from magmadnn.graph.transforms.gradient import adjoints, stabilised
 from magmadnn.memory.usage import in_units
 from magmadnn.optim import StepSlices, Transform
 from magmadnn.optim.building.accumulation import Accumulation

@@ -27,11 +27,10 @@ from magmadnn.compiler.llvm.driver.driver import Task
 from magmadnn.compiler.llvm.gemm.blocking import for_joined_rows
 from magmadnn.compiler.llvm.gemm.gemm import gemm_used_bytes, tile_for
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch
+from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch, scratch_bytes
 from magmadnn.compiler.llvm.library.calls import workspace_bytes
 from magmadnn.compiler.llvm.library.small import is_small
 from magmadnn.compiler.llvm.object.cache import kernel_cache
-from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower.row_blocks import RowBlocks, in_blocks
 from magmadnn.compiler.lower.size_rules import selected, streaming
 from magmadnn.compiler.plan.native_plan import NativePlan
@@ -45,16 +44,17 @@ from .boxes import boxes_of, rows_of
 from .cuts import (
     LEAST_ELEMENTS,
     Part,
+    SharedFactor,
     even_ends,
     halves,
     is_deep,
     parts_of_blocks,
     parts_of_stack,
+    shared_factor,
     shrinking_ends,
 )
 from .host_call import HostCalls
 from .matrices.lapack import function_of, is_native
-from .shared_factors import SharedFactor, shared_factor
 from .slot_values import slot_values
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.

@@ -272,6 +272,14 @@ def training_of(model: Model, x: Any, y: Any, **asked: Any) -> Fit:
     last = model._last_fit
     if last is not None and last.is_again(model, x, y, asked):
         return new_fit(model, x, y, again=last, **asked)
+    given = (asked.get("validation_data"), asked.get("sample_weight"), model.preparation)
+    if (
+        _is_plain(x)
+        and _is_plain(y)
+        and x.dtype.kind in "biuf"
+        and not any(g is not None for g in given)
+    ):
+        return new_fit(model, x, y, **asked)
     return _training_of_raw(model, x, y, **asked)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from magmadnn import ops
 from magmadnn.data.preparation.preparation import Preparation
 from magmadnn.graph.op import Array
-from magmadnn.losses.matching import refuse_pairs
+from magmadnn.losses.loss import refuse_pairs
 from magmadnn.metrics import (
     R2,
     MeanAbsoluteError,

@@ -11,7 +11,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.llvm import kernel
 from magmadnn.compiler.llvm.ir.target import Target, host
-from magmadnn.compiler.llvm.writers import scratch_bytes
+from magmadnn.compiler.llvm.kernel import scratch_bytes
 
 # The host's instructions with other vector widths: LLVM splits what the registers cannot hold, so the
 # code paths of AVX-512 and NEON run, and must give the same bits, on any machine.

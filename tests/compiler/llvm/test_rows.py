@@ -10,8 +10,15 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.kernels.operands import COLUMN, ROW, Operand, Result
-from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage, pointwise
-from magmadnn.compiler.kernels.single_columns import place_of
+from magmadnn.compiler.kernels.rows import (
+    NARROW_ROW,
+    SHORT_ROW,
+    Reduction,
+    Rows,
+    Stage,
+    place_of,
+    pointwise,
+)
 from magmadnn.compiler.llvm.fused.row_formulas import (
     RowFormulas,
     exponentials_of,

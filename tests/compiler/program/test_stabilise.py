@@ -15,8 +15,7 @@ from magmadnn.compiler.program.simplify import simplify
 from magmadnn.compiler.program.verify import verify
 from magmadnn.graph import Node, show
 from magmadnn.graph.program import Program
-from magmadnn.graph.transforms.gradient import gradient
-from magmadnn.graph.transforms.stable import stabilise
+from magmadnn.graph.transforms.gradient import gradient, stabilise
 from magmadnn.runtime import Executable
 from tests.compiler.sample_programs import BATCH
 from tests.graph.bare_nodes import placed

@@ -37,10 +37,14 @@ from magmadnn.compiler.kernels.operands import (
     Result,
     row_constant,
 )
-from magmadnn.compiler.kernels.rows import BLOCKS, START, Reduction, Rows, Stage
-from magmadnn.compiler.kernels.single_columns import (
+from magmadnn.compiler.kernels.rows import (
+    BLOCKS,
     COLUMN_NUMBER,
+    START,
+    Reduction,
+    Rows,
     Spike,
+    Stage,
     is_row_constant,
     parts,
     place_of,

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
 from magmadnn.compiler.kernels.operands import Operand
-from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
-from magmadnn.compiler.kernels.single_columns import (
+from magmadnn.compiler.kernels.rows import (
     COLUMN_NUMBER,
     LEAVES,
+    Reduction,
+    Rows,
     Spike,
+    Stage,
     children,
     is_row_constant,
     parts,

@@ -14,8 +14,18 @@ from typing import Any
 
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import FULL, Operand, Result, row_constant
-from magmadnn.compiler.kernels.rows import BLOCKS, NARROW_ROW, SHORT_ROW, START, Reduction, Rows
-from magmadnn.compiler.kernels.single_columns import COLUMN_NUMBER, Spike, parts, place_of
+from magmadnn.compiler.kernels.rows import (
+    BLOCKS,
+    COLUMN_NUMBER,
+    NARROW_ROW,
+    SHORT_ROW,
+    START,
+    Reduction,
+    Rows,
+    Spike,
+    parts,
+    place_of,
+)
 from magmadnn.compiler.llvm.expressions.formulas import ITEMS, PRIMITIVES, Writer, cast
 from magmadnn.compiler.llvm.expressions.operands import (
     Matrix,

@@ -10,7 +10,7 @@ Such decisions are:
 
 - which sizes are equal: those that are have one symbol;
 - which products of sizes are equal: where two of different formulas are one number, nothing is filled in;
-- whether a size is below a number: `regions/below.py`;
+- whether a size is below a number: `regions/open_sizes.py`;
 - which movements are views: compared with those of the program at hand;
 - which sizes are made of others, such as 784 of 28 and 28, or told by an attribute: they have to be so.
 """
@@ -25,8 +25,8 @@ from typing import Any
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.regions.below import Answer, noted_answers
 from magmadnn.compiler.regions.draft import Draft, copied, named
+from magmadnn.compiler.regions.open_sizes import Answer, noted_answers
 from magmadnn.compiler.stand_ins import MOST_SYMBOLS
 from magmadnn.errors import MagmaDNNError, ShapeError
 from magmadnn.graph.dim import Dim, Shape, Size, divide, product, substitute

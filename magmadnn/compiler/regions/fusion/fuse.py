@@ -25,10 +25,9 @@ from magmadnn.compiler.kernels.operands import (
 )
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.program.late import late_nodes
-from magmadnn.compiler.regions.below import is_below
-from magmadnn.compiler.regions.copies import is_walked, layouts_of
-from magmadnn.compiler.regions.loads import is_product
+from magmadnn.compiler.program.recompute import late_nodes
+from magmadnn.compiler.regions.copies import is_product, is_walked, layouts_of
+from magmadnn.compiler.regions.open_sizes import is_below
 from magmadnn.compiler.regions.region import (
     ALONE,
     Region,
@@ -43,8 +42,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
-from .growth import Growth, gather_beside
-from .producers import MOST_STREAMS, Producers, reduces_rows
+from .growth import MOST_STREAMS, Growth, Producers, gather_beside, reduces_rows
 
 _MOST_OPERANDS = 14  # streams of a kernel; more than the caches' ways gain nothing
 _MOST_REDUCTIONS = 8  # of one kernel that reads a matrix once for all of them

@@ -17,9 +17,8 @@ from magmadnn.tensor.lazy import LazyTensor
 from magmadnn.training.loop.given import gpu_of
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.parts import penalties_of, trained_of
-from magmadnn.training.objective.forms import form_of
 from magmadnn.training.objective.heads import heads_of
-from magmadnn.training.objective.objective import measured_of
+from magmadnn.training.objective.objective import form_of, measured_of
 
 
 @dataclass(frozen=True, eq=False)
