@@ -78,7 +78,6 @@ ROOMS = {
         layout
         padding stand_ins
         formulas
-        promotion
         kernels rates dump collecting
     """,
     "compiler.llvm": """
@@ -345,7 +344,7 @@ WRITE_FORMULAS = (
     "magmadnn.compiler.cuda",
     "magmadnn.compiler.llvm",
     "magmadnn.compiler.formulas",
-    "magmadnn.compiler.promotion",
+    "magmadnn.compiler.formulas",
     "magmadnn.compiler.kernels",
     "magmadnn.compiler.lower.kernels_of",
     "magmadnn.compiler.regions.fusion.fuse",

@@ -145,7 +145,8 @@ def sizes_in_batches(
     sizes = step.sizes.get(key)
     if sizes is None:
         sample = {node: array[:batch_size] for node, array in rows.items()}
-        sizes = executable.sizes({**sample, **step.scalars()})
+        scalars = {node: np.array(value) for node, value in step.scalars().items()}
+        sizes = executable.sizes({**sample, **scalars})
         if all(array.dtype == node.dtype for node, array in rows.items()):
             step.sizes[key] = sizes  # else values were looked at too
     return sizes

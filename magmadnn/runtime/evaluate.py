@@ -115,7 +115,7 @@ class Executable:
     def _for_one_sample(self) -> NativeRunner | None:
         """The same for a run of one sample, where an op is computed in another way then."""
         from magmadnn.compiler.plan.planning import ON_CPUS, ONE_SAMPLE
-        from magmadnn.compiler.program.decompose import offers
+        from magmadnn.compiler.program.simplify import offers
 
         if self.device is not None or self.program.updates or not offers(self.program, ONE_SAMPLE):
             return None

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.lower.long_rows import block_columns
-from magmadnn.compiler.lower.row_blocks import block_rows
+from magmadnn.compiler.lower.row_blocks import block_columns, block_rows
 from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.plan.planning import native_plan

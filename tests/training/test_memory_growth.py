@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.compiler.llvm.driver.code import can_use_futex, driver_text
-from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.llvm.driver.code import driver_text
+from magmadnn.compiler.llvm.ir.target import can_use_futex, host
 from magmadnn.compiler.llvm.kernel import llvm_text
 from magmadnn.compiler.plan.planning import native_plan
 from tests.compiler.native_programs import PROGRAMS

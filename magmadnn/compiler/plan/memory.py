@@ -15,8 +15,7 @@ from magmadnn.compiler.regions.open_sizes import check_choices
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 
-from .arena import Arena, Life, bytes_alive
-from .native_plan import NativePlan
+from .native_plan import Arena, Life, NativePlan, bytes_alive
 from .verify_memory import verify_memory
 
 _ALIGNMENT = 64  # of every value, as kernels read whole vectors

@@ -16,12 +16,12 @@ from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.compiler.lower.kernels_of import select
 from magmadnn.compiler.program.absorb import absorb
-from magmadnn.compiler.program.decompose import decompose
 from magmadnn.compiler.program.join import join
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
 from magmadnn.compiler.program.recompute import recompute
 from magmadnn.compiler.program.remake import remake
+from magmadnn.compiler.program.simplify import decompose
 from magmadnn.compiler.program.verify import verify
 from magmadnn.compiler.program.widen import widen
 from magmadnn.compiler.regions.alias import fold

@@ -8,7 +8,7 @@ from magmadnn.compiler.regions.draft import Work
 from magmadnn.errors import GraphError
 from magmadnn.graph.node import Node
 
-from .arena import Life
+from .native_plan import Life
 
 
 def verify_memory(

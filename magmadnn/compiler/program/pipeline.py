@@ -14,9 +14,8 @@ from magmadnn.graph.transforms.gradient import stabilise
 
 from .absorb import absorb
 from .call_plan import Plan, plan_of
-from .decompose import decompose
 from .join import join
-from .simplify import simplify
+from .simplify import decompose, simplify
 from .verify import verify
 
 Pass = Callable[[Program], Program]

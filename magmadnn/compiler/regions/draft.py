@@ -92,6 +92,7 @@ class Alike:
         places: where values lie in memory, for sizes that were asked for lately.
         checked: the phase before which all outputs are computed; None where nobody has found out yet.
         stores_all: whether their plans store outputs and new values; None where nobody has found out yet.
+        is_own: whether all of their steps are kernels that are compiled, likewise.
         memory: bytes of each kind that a run takes, likewise; see `runtime.step_memory`.
         has_others: whether more than one program has come, or will: what they could copy is worth making.
     """
@@ -100,6 +101,7 @@ class Alike:
         self.has_others = False
         self.checked: int | None = None
         self.stores_all: bool | None = None
+        self.is_own: bool | None = None
         self.places: dict[Sizes, Places] = {}
         self.memory: dict[Sizes, tuple[int, ...]] = {}
 

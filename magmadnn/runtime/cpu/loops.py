@@ -141,7 +141,8 @@ class Loop:
                 else self._current(self._plan.operands[node])
             )
             self._addresses.begin(node, stacked, self._plan.reverse)
-        self._tasks.calls.begin()
+        if self._tasks.calls is not None:
+            self._tasks.calls.begin()
         self._driver.run(0, self._steps)
         if not self._tasks.went_well():
             raise RowFault

@@ -14,11 +14,10 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver, Task
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
-from magmadnn.compiler.plan.arena import Life
 from magmadnn.compiler.plan.frames import frames_of, part_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
-from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.native_plan import Life, NativePlan
 from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
@@ -88,7 +87,7 @@ class Instance:
         }
         self._fresh = self._written_last()
         self._memories = self._memories_of_variables()
-        self._blas = blas_beside(plan, sizes)
+        self._blas = None if plan.is_own else blas_beside(plan, sizes)
         self._lasting: LastingSteps | None = None  # comes first,
         self._early: Driver | None = None  # computes the outputs,
         self._late: Driver | None = None  # and then the updates
@@ -346,7 +345,7 @@ class Instance:
             what a function of NumPy raised.
         """
         if driver is not None:
-            if isinstance(self._tasks, Tasks):
+            if isinstance(self._tasks, Tasks) and self._tasks.calls is not None:
                 self._tasks.calls.begin()
             if self._blas is None:
                 driver.run(0, 1)

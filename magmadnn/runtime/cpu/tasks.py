@@ -120,10 +120,12 @@ class Tasks:
         self.work_of: dict[int, Work] = {}  # by the id of a task
         self.faults = np.zeros(1, np.int64)
         self._function, self._moving = function, moving
-        self.calls = HostCalls(self.faults)
+        self.calls: HostCalls | None = None  # of what NumPy computes
         self._faults_at, known = self.faults.ctypes.data, dict[Node, int]()
         self._values = {
-            work: slot_values(work, arrays, sizes, known) for work in plan.work if is_native(work)
+            work: slot_values(work, arrays, sizes, known)
+            for work in plan.work
+            if plan.is_own or is_native(work)
         }
         self._lowered = {work: self._selected(work) for work in self._values}
         self._blocks = self._cut_rows(rooms)
@@ -197,7 +199,7 @@ class Tasks:
 
         Copies of factors lie in memory of the tasks, and calls of Python belong to a model.
         """
-        return not (self._shared or self.calls.some)
+        return not self._shared and self.calls is None
 
     def _sharing(self) -> dict[Work, SharedFactor]:
         """The products whose parts, more than one for each thread, share a copy of a factor."""
@@ -239,7 +241,8 @@ class Tasks:
         if not self.faults[0]:
             return True
         self.faults[0] = 0
-        self.calls.raise_failure()
+        if self.calls is not None:
+            self.calls.raise_failure()
         return False
 
     def phase(self, number: int) -> list[list[Task]]:
@@ -258,6 +261,7 @@ class Tasks:
     def _call(self, work: Work) -> Task:
         """A step that NumPy computes, as one task."""
         among_ranks = work.region.kind in (RegionKind.COLLECTIVE, RegionKind.LOOP)
+        self.calls = self.calls or HostCalls(self.faults)
         call = self.calls.made(self._function(work), among_ranks)
         task = Task(call, np.zeros(0, np.int64), (call, self.faults))
         self.work_of[id(task)] = work

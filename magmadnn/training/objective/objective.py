@@ -246,10 +246,11 @@ class Objective:
         augmentation: StepAugmentation | None = None,
     ) -> None:
         heads = heads_of(model)
+        units = None if model.preparation is None else model.units
         self.inputs: list[Placeholder] = list(model.inputs)
         if len(targets) != len(heads):
             raise DataError(f"fit: the model has {len(heads)} outputs, got {len(targets)} targets")
-        several, units = len(heads) > 1, model.units
+        several = len(heads) > 1
         self.targets: list[Placeholder] = [
             _target(k, head.output, target, several)
             for k, (head, target) in enumerate(zip(heads, targets, strict=True))

@@ -17,10 +17,10 @@ from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import pointwise
 from magmadnn.compiler.llvm.driver import driver as driver_module
-from magmadnn.compiler.llvm.driver.code import can_use_futex, driver_text
+from magmadnn.compiler.llvm.driver.code import driver_text
 from magmadnn.compiler.llvm.driver.driver import Driver, Task, prepare, teams
 from magmadnn.compiler.llvm.gemm.gemm import gemm_scratch_bytes
-from magmadnn.compiler.llvm.ir.target import assembly, host, named
+from magmadnn.compiler.llvm.ir.target import assembly, can_use_futex, host, named
 from magmadnn.compiler.llvm.kernel import block, load
 from magmadnn.errors import ArgumentError
 from tests.compiler.llvm.llvm_calls import call

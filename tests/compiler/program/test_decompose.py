@@ -9,7 +9,7 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.program.call_plan import plan_of
-from magmadnn.compiler.program.decompose import decompose
+from magmadnn.compiler.program.simplify import decompose
 from magmadnn.compiler.program.verify import verify
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph import Node

@@ -12,8 +12,7 @@ from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.kernels.rows import NARROW_ROW
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.plan.planning import native_plan
-from magmadnn.compiler.program.decompose import decompose
-from magmadnn.compiler.program.simplify import simplify
+from magmadnn.compiler.program.simplify import decompose, simplify
 from magmadnn.compiler.regions.fusion.fuse import fuse
 from magmadnn.compiler.regions.region import Region
 from magmadnn.errors import ShapeError

@@ -25,7 +25,7 @@ from enum import IntEnum
 from llvmlite import ir
 
 from magmadnn.compiler.llvm.ir.builder import I32, I64, POINTER, VOID, Array, Code, Value
-from magmadnn.compiler.llvm.ir.target import Target
+from magmadnn.compiler.llvm.ir.target import FUTEX_CALL, Target
 
 LINE = 8  # words in a cache line
 # Kernel and arguments; where tasks are timed, ticks and calls, and of the last call begin, end and thread;
@@ -35,7 +35,6 @@ RUN, WORK = "run_slice", "worker"
 START, FINISH = "start_slice", "finish_slice"  # the two halves of RUN
 NESTED = "nested"  # a program as a task of another one
 
-_FUTEX_CALL = {"x86_64": 202, "aarch64": 98}  # number of the system call
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # within one process
 _NAP_MICROSECONDS = 50
 HALF, LOW = 32, 0xFFFFFFFF  # bits of half a word
@@ -59,11 +58,6 @@ class Control(IntEnum):
     TASK_COUNT = THREADS + 6
     SLEEP = THREADS + 7  # address of libc's syscall or usleep
     WORDS = 6 * LINE
-
-
-def can_use_futex(target: Target) -> bool:
-    """Whether threads can sleep in a futex on `target`."""
-    return "linux" in target.triple and target.triple.split("-")[0] in _FUTEX_CALL
 
 
 def driver_text(target: Target, futex: bool, timed: bool) -> str:
@@ -152,7 +146,7 @@ class _Threads:
 
     def __init__(self, code: Code, target: Target, futex: bool, timed: bool) -> None:
         self.code, self.futex, self.timed = code, futex, timed
-        self.number = _FUTEX_CALL.get(target.triple.split("-")[0], 0)
+        self.number = FUTEX_CALL.get(target.triple.split("-")[0], 0)
         self.control = code.array(code.function.args[0], I64)
         self.scratch = code.array(code.function.args[1], I64)
 

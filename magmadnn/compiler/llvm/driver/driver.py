@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.compiler.llvm.ir.target import cores, host, object_code
+from magmadnn.compiler.llvm.ir.target import can_use_futex, cores, host, object_code
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import Cache, key_of
 from magmadnn.compiler.llvm.object.library import Library
@@ -43,7 +43,6 @@ from .code import (
     TASK_WORDS,
     WORK,
     Control,
-    can_use_futex,
     driver_text,
 )
 

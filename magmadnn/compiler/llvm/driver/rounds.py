@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.llvm.ir.target import can_use_futex, host
 from magmadnn.compiler.llvm.object.cache import Cache
 
-from .code import PHASE_END, TASK_WORDS, Control, can_use_futex
+from .code import PHASE_END, TASK_WORDS, Control
 from .driver import Table, Task, Team, nested_address, shared_words, table_of, teams
 
 Words = NDArray[np.int64]

@@ -238,3 +238,11 @@ def assembly(text: str, target: Target) -> str:
     """LLVM IR `text` optimised and compiled, as assembly for people to read."""
     module, engine = optimised(text, target)
     return str(engine.emit_assembly(module))
+
+
+FUTEX_CALL = {"x86_64": 202, "aarch64": 98}  # number of the system call
+
+
+def can_use_futex(target: Target) -> bool:
+    """Whether threads can sleep in a futex on `target`."""
+    return "linux" in target.triple and target.triple.split("-")[0] in FUTEX_CALL

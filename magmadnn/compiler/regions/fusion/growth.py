@@ -387,7 +387,7 @@ class Growth:
 
 
 def _is_long(region: Region) -> bool:
-    """Whether rows are made in blocks, by a kernel for each walk over them: see `lower/long_rows.py`.
+    """Whether rows are made in blocks, by a kernel for each walk over them: see `lower/row_blocks.py`.
 
     One row of a length that nobody knows is; rows of a matrix are not, of which there are several to share.
     """

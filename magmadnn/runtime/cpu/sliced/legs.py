@@ -85,7 +85,7 @@ class Leg:
         phases = [p for number in range(plan.phase_count) for p in self.tasks.phase(number)]
         gathers = self._gathers(data, self.tasks.useful_threads)
         self.phases = [phase for phase in (gathers, *phases, self._keeps()) if phase]
-        self._calls = self.tasks.calls if self.tasks.calls.some else None
+        self._calls = self.tasks.calls
 
     def _carriers(self, data: Mapping[Node, Array]) -> list[Kernel]:
         """The kernels that bring batches and settings in, and take outputs away."""

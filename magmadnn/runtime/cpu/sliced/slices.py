@@ -65,7 +65,7 @@ class Slices:
         self._driver = Driver(
             leg.table, leg.useful_threads, leg.scratch_bytes, cache=kernel_cache()
         )
-        self._blas = blas_beside(plan, wanted.sizes)
+        self._blas = None if plan.is_own else blas_beside(plan, wanted.sizes)
         self._saved = Saved(changed, wanted.threads, plan.alike)
         self._saved.prepare()
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from magmadnn.backends.cuda import device_engine
 from magmadnn.compiler.plan.native_plan import LaterPlan
 from magmadnn.compiler.plan.planning import ON_GPUS, native_plan
-from magmadnn.compiler.program.decompose import has_calls
+from magmadnn.compiler.program.simplify import has_calls
 from magmadnn.graph.program import LaterProgram, Program
 from magmadnn.runtime.cuda.schedule.library.few_pooled import OF_FEW_POOLED
 from magmadnn.runtime.cuda.schedule.library.pictures import OF_PICTURES
