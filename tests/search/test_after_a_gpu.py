@@ -10,7 +10,7 @@ import pytest
 
 from magmadnn.backends import cuda
 from magmadnn.search.workers.worker import shares
-from magmadnn.training.many import room
+from magmadnn.training.many.running import room
 from tests.search.problems import S, build, table, untimed
 
 X, Y = table()

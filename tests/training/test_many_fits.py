@@ -17,8 +17,8 @@ from magmadnn.runtime.cpu.sliced.legs import Leg
 from magmadnn.runtime.threads import thread_count
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import grids, scheduler
 from magmadnn.training.many.course import FitCourse
+from magmadnn.training.many.running import grids, scheduler
 from tests.layers.layer_cases import CASES, Case
 from tests.losses.test_losses import CASES as LOSSES
 from tests.losses.test_losses import Case as LossCase

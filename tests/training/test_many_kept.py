@@ -15,7 +15,8 @@ import magmadnn as md
 from magmadnn import layers, optim
 from magmadnn.errors import ArgumentError
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import asked, course, fits, members, room, scheduler
+from magmadnn.training.many import asked, course, fits
+from magmadnn.training.many.running import members, room, scheduler
 from magmadnn.training.many.told import Told
 from tests.interrupts import interrupted_everywhere
 from tests.training.many_networks import digests, network

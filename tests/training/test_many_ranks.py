@@ -19,7 +19,8 @@ from magmadnn.comm import simulate
 from magmadnn.errors import ArgumentError, CommunicationError, DataError
 from magmadnn.parallel import named_arrays
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import asked, room
+from magmadnn.training.many import asked
+from magmadnn.training.many.running import room
 from magmadnn.training.many.sharing import by_ranks
 from magmadnn.training.many.sharing.results import owners_of
 from tests.training.many_networks import digests, network

@@ -20,8 +20,9 @@ from magmadnn.errors import ArgumentError, OutOfMemoryError
 from magmadnn.runtime.cpu.sliced.courses import Course
 from magmadnn.runtime.threads import on_threads
 from magmadnn.training.loop.fit import Fit
-from magmadnn.training.many import fits, members, room
+from magmadnn.training.many import fits
 from magmadnn.training.many.course import FitCourse
+from magmadnn.training.many.running import members, room
 from magmadnn.training.many.told import Told
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 from tests.training.many_networks import digests, network

@@ -17,7 +17,7 @@ from magmadnn.backends.cpu.blas_threads import limit_blas
 from magmadnn.runtime.threads import set_threads
 from magmadnn.search.trials.training import Task
 from magmadnn.storage.processes.lifetimes import die_with, mark_alive
-from magmadnn.training.many.room import share_memory
+from magmadnn.training.many.running.room import share_memory
 
 from .sending import SentTask
 

@@ -23,9 +23,9 @@ from magmadnn.training.model.raw_data import SharedData
 from .following.followers import are_kept, kept_leads
 from .following.kinds import kind_of
 from .given import Rows, is_plain, sent, taken
-from .members import Member
-from .room import Room, rooms_for
-from .scheduler import run_all
+from .running.members import Member
+from .running.room import Room, rooms_for
+from .running.scheduler import run_all
 from .told import Told
 
 _WHAT = "fit_many"

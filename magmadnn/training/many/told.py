@@ -14,8 +14,8 @@ from magmadnn.errors import ArgumentError
 from magmadnn.storage.printing import SafeStream
 from magmadnn.training.model.model import Model
 
-from .members import Member
-from .room import Room
+from .running.members import Member
+from .running.room import Room
 
 _PAUSE = 0.1  # seconds between two drawings of the bar
 _SHARE = 0.1  # of all epochs, after which a line is printed where there is no terminal

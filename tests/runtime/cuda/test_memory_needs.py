@@ -21,7 +21,7 @@ from magmadnn.memory.pool import POOLS, size_class
 from magmadnn.optim import memory_check
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.evaluate import Executable
-from magmadnn.training.many import room
+from magmadnn.training.many.running import room
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 from tests.runtime.cuda.emulator import emulated_device
 

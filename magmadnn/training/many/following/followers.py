@@ -47,7 +47,7 @@ from .kinds import Kind
 from .orders import permutations
 
 if TYPE_CHECKING:
-    from magmadnn.training.many.members import Member
+    from magmadnn.training.many.running.members import Member
 
 # seconds of a training: longer ones run in pieces, so that an interrupt is seen in between
 _LONGEST = 1.0

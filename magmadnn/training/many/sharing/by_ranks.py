@@ -23,8 +23,8 @@ from magmadnn.data.tables.plain import is_foreign_data
 from magmadnn.errors import ArgumentError, DataError, error_like, quoted, text_of
 from magmadnn.parallel.agreement import told_in
 from magmadnn.parallel.named_arrays import NamedArrays, in_messages
-from magmadnn.training.many.members import Member
-from magmadnn.training.many.room import devices_of, sharing_memory
+from magmadnn.training.many.running.members import Member
+from magmadnn.training.many.running.room import devices_of, sharing_memory
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.plain.identity import identity_of
 

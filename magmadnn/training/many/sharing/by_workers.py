@@ -15,7 +15,7 @@ from magmadnn.training.callbacks.made_again import made_from, told_of
 from magmadnn.training.loop.history import History
 from magmadnn.training.many.asked import Asked
 from magmadnn.training.many.in_client import Arrays, settings_from, settings_record
-from magmadnn.training.many.room import devices_of, sharing_memory
+from magmadnn.training.many.running.room import devices_of, sharing_memory
 from magmadnn.training.many.told import Told
 from magmadnn.training.model.loading import model_from
 from magmadnn.training.model.model import Model

@@ -13,12 +13,11 @@ from magmadnn.storage.printing import note
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
+from magmadnn.training.many.course import FitCourse
+from magmadnn.training.many.following.followers import Lead
+from magmadnn.training.many.following.kinds import Kind
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.training_step import let_go
-
-from .course import FitCourse
-from .following.followers import Lead
-from .following.kinds import Kind
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.many.course import GridCourse

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
+from magmadnn.training.many.course import FitCourse, tick_rate
 
-from .course import FitCourse, tick_rate
 from .members import Member
 from .room import Room
 from .signals import Signals
