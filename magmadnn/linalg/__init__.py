@@ -13,7 +13,7 @@ from ._operands import EighResult, QRResult, SlogdetResult, SVDResult
 from .eigenvalues import eigh, eigvalsh
 from .equations import cholesky, det, inv, slogdet, solve, solve_triangular
 from .exponentials import expm
-from .factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
+from .factorisations.factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
 from .functions import cond, kron, matrix_power, matrix_rank, norm
 from .general_eigenvalues import EigResult, eig, eigvals
 from .iterative.chaotic import jacobi

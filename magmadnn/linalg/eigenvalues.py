@@ -45,9 +45,9 @@ from ._matrices import (
     with_diagonal,
 )  # fmt: skip
 from ._operands import EighResult, operand, refuse_unless_square
-from .elimination import scipy_lapack
-from .factorisation import factor_of_b
-from .triangular import solve_triangular
+from .factorisations.elimination import scipy_lapack
+from .factorisations.factorisation import factor_of_b
+from .factorisations.triangular import solve_triangular
 
 
 def _shapes(words: OpWords, specs: Any, attributes: Attributes) -> Any:

@@ -35,7 +35,6 @@ from magmadnn.ops import sum as sum_
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
-from . import factorisation, triangular
 from ._at_once import inverse_at_once, is_finite, solution_at_once
 from ._matrices import (
     adjoint,
@@ -47,7 +46,8 @@ from ._matrices import (
     transposed,
 )
 from ._operands import SlogdetResult, operand, operands, refuse_unless_square, truth
-from .elimination import (
+from .factorisations import factorisation, triangular
+from .factorisations.elimination import (
     eliminated,
     exchanging,
     lu_factored,

@@ -61,11 +61,11 @@ from ._matrices import (
     with_diagonal,
 )
 from ._operands import operand, operands
-from .factorisation import cholesky
+from .factorisations.factorisation import cholesky
+from .factorisations.triangular import solve_triangular
 from .orthogonal import decomposed as reflections
 from .singular_values import parts_of, singular, singular_now, svdvals, values_of
 from .tall import FULL, LOW, UNKNOWN, all_hold, by_products, by_ranges
-from .triangular import solve_triangular
 
 
 def _inverted(s: Any, rcond: float) -> Any:

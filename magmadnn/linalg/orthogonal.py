@@ -46,7 +46,7 @@ from ._matrices import (
     triangle,
 )
 from ._operands import QRResult, operand, truth
-from .triangular import solve_triangular
+from .factorisations.triangular import solve_triangular
 
 _WHY = "what is made of reflections has gradients of its own"
 

@@ -13,7 +13,7 @@ import magmadnn as md
 from magmadnn.errors import NumericError
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
-from magmadnn.linalg.elimination import eliminated, order_of
+from magmadnn.linalg.factorisations.elimination import eliminated, order_of
 from magmadnn.runtime import Executable
 
 la = md.linalg

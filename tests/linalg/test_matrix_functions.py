@@ -343,7 +343,7 @@ def test_ranks_count_singular_values_that_are_not_zero() -> None:
 
 
 def test_without_scipy_the_values_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from magmadnn.linalg import elimination
+    from magmadnn.linalg.factorisations import elimination
 
     a = matrices(3, 9, 9)
     expected = elimination.lu_factored(a)

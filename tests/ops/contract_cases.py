@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import magmadnn
-import magmadnn.linalg.factorisation
+import magmadnn.linalg.factorisations.factorisation
 import magmadnn.ops.repeated.checkpoints  # noqa: F401  both are loaded where they are used
 from magmadnn.graph.op import REGISTRY, Op, OpKind, Sample
 from magmadnn.memory.dtypes import DTYPES, is_floating

@@ -24,7 +24,7 @@ from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.linalg._matrices import refuse_unless_finite, transposed
-from magmadnn.linalg.elimination import exchanging
+from magmadnn.linalg.factorisations.elimination import exchanging
 from magmadnn.memory import Kind
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import divide, equal, matmul, where

@@ -18,8 +18,8 @@ from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.linalg._matrices import refuse_unless_finite
 from magmadnn.linalg._operands import operands
-from magmadnn.linalg.elimination import eliminated, refuse_singular
-from magmadnn.linalg.factorisation import cholesky
+from magmadnn.linalg.factorisations.elimination import eliminated, refuse_singular
+from magmadnn.linalg.factorisations.factorisation import cholesky
 from magmadnn.linalg.orthogonal import scipy_linalg
 from magmadnn.tensor import Tensor, asarray
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import NumericError
-from magmadnn.linalg.factors import LUFactors
+from magmadnn.linalg.factorisations.factors import LUFactors
 
 from .division import Division, divided
 from .operands import goal, matrix, place_of
@@ -188,7 +188,7 @@ def _moves(order: HostArray) -> bool:
 
 def order_after(exchanges: HostArray, rows: int) -> HostArray:
     """Which row stands in each place after exchanges of row 0, 1, ... with others: of one matrix, a number
-    at a time, which is quicker than `linalg.elimination.order_of` for a single long one.
+    at a time, which is quicker than `linalg.factorisations.elimination.order_of` for a single long one.
     """
     order = np.arange(rows)
     for row, other in enumerate(exchanges):

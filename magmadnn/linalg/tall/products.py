@@ -8,8 +8,8 @@ import numpy as np
 
 from magmadnn.errors import NumericError
 from magmadnn.linalg._matrices import transposed
-from magmadnn.linalg.factorisation import cholesky
-from magmadnn.linalg.triangular import solve_triangular
+from magmadnn.linalg.factorisations.factorisation import cholesky
+from magmadnn.linalg.factorisations.triangular import solve_triangular
 from magmadnn.ops import (
     cast,
     equal,

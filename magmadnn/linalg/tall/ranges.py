@@ -10,8 +10,8 @@ import numpy as np
 from magmadnn.errors import NumericError
 from magmadnn.graph.op import Array
 from magmadnn.linalg._matrices import diagonal, transposed, with_diagonal
-from magmadnn.linalg.factorisation import cholesky
-from magmadnn.linalg.triangular import solve_triangular
+from magmadnn.linalg.factorisations.factorisation import cholesky
+from magmadnn.linalg.factorisations.triangular import solve_triangular
 from magmadnn.ops import (
     cast,
     equal,

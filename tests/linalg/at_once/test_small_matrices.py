@@ -13,8 +13,8 @@ from magmadnn.compiler.llvm.library import small
 from magmadnn.errors import NumericError
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
-from magmadnn.linalg.elimination import eliminated, lu_factored, packed
 from magmadnn.linalg.equations import solved
+from magmadnn.linalg.factorisations.elimination import eliminated, lu_factored, packed
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.matrices import lapack, stacks
 from magmadnn.runtime.threads import thread_count

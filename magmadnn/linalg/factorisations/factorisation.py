@@ -13,11 +13,18 @@ from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import last_axes
+from magmadnn.linalg._at_once import factor_at_once
+from magmadnn.linalg._elsewhere import failures_of, lies_elsewhere
+from magmadnn.linalg._matrices import (
+    adjoint,
+    as_stacks,
+    by_ascent,
+    computed,
+    half_lower,
+    matrix_name,
+)
 from magmadnn.ops import conj, matmul
 
-from ._at_once import factor_at_once
-from ._elsewhere import failures_of, lies_elsewhere
-from ._matrices import adjoint, as_stacks, by_ascent, computed, half_lower, matrix_name
 from .triangular import solve_triangular
 
 

@@ -25,9 +25,8 @@ from magmadnn.graph.op import (
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
-
-from ._elsewhere import factored, lies_elsewhere, substituted
-from ._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
+from magmadnn.linalg._elsewhere import factored, lies_elsewhere, substituted
+from magmadnn.linalg._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
 
 _LARGE = 32  # rows from which on a call for each matrix is faster
 _WHY = "what is made of factors has gradients of its own"

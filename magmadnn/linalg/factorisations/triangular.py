@@ -21,11 +21,10 @@ from magmadnn.graph.op import (
 )
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import elementwise
+from magmadnn.linalg._at_once import triangle_at_once
+from magmadnn.linalg._elsewhere import lies_elsewhere, triangle_solved
+from magmadnn.linalg._matrices import as_stacks, computed, matrix_name, triangle, truth_values
 from magmadnn.ops import matmul, swapaxes
-
-from ._at_once import triangle_at_once
-from ._elsewhere import lies_elsewhere, triangle_solved
-from ._matrices import as_stacks, computed, matrix_name, triangle, truth_values
 
 
 def _check_diagonal(a: Array) -> None:

@@ -11,6 +11,20 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
+from magmadnn.linalg._at_once import (
+    cholesky_solved_at_once,
+    factors_at_once,
+    is_finite,
+    substituted_at_once,
+)
+from magmadnn.linalg._matrices import (
+    computed,
+    places_of,
+    refuse_unless_finite,
+    transposed,
+    triangle,
+)
+from magmadnn.linalg._operands import operand, operands, refuse_unless_square, truth
 from magmadnn.memory import Kind
 from magmadnn.memory.dtypes import is_complex, is_floating
 from magmadnn.ops import (
@@ -28,14 +42,6 @@ from magmadnn.tensor import Tensor, asarray
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
-from ._at_once import (
-    cholesky_solved_at_once,
-    factors_at_once,
-    is_finite,
-    substituted_at_once,
-)
-from ._matrices import computed, places_of, refuse_unless_finite, transposed, triangle
-from ._operands import operand, operands, refuse_unless_square, truth
 from .elimination import (
     by_lapack,
     eliminated,

@@ -1,0 +1,1 @@
+"""Factors of matrices, and equations whose matrix is one of them."""
