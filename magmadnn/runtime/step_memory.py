@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, fields, replace
 
+from magmadnn.compiler.plan.arena import Arena, bytes_alive
 from magmadnn.compiler.plan.memory import arena_of, nbytes_of
-from magmadnn.compiler.plan.native_plan import Arena, NativePlan, bytes_alive
+from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, follows_sizes
 from magmadnn.memory.usage import in_units
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from magmadnn.compiler.plan.arena import Life, bytes_alive
 from magmadnn.compiler.plan.memory import by_size
-from magmadnn.compiler.plan.native_plan import Life, bytes_alive
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
 

@@ -14,9 +14,10 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.llvm import kernel
+from magmadnn.compiler.plan.arena import Life
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
-from magmadnn.compiler.plan.native_plan import Life, NativePlan
+from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.errors import DataError
 from magmadnn.graph import Node

@@ -11,8 +11,8 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.plan import memory
+from magmadnn.compiler.plan.arena import Arena
 from magmadnn.compiler.plan.memory import arena_of
-from magmadnn.compiler.plan.native_plan import Arena
 from magmadnn.compiler.plan.planning import PASSES, native_plan
 from magmadnn.compiler.plan.verify_memory import verify_memory
 from magmadnn.compiler.regions.draft import Draft

@@ -15,7 +15,8 @@ from magmadnn.compiler.regions.open_sizes import check_choices
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 
-from .native_plan import Arena, Life, NativePlan, bytes_alive
+from .arena import Arena, Life, bytes_alive
+from .native_plan import NativePlan
 from .verify_memory import verify_memory
 
 _ALIGNMENT = 64  # of every value, as kernels read whole vectors

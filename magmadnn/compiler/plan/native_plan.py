@@ -1,20 +1,17 @@
 """A NativePlan: the kernels that a program became, in running order, and where values lie.
 
-Sizes need not be known: `memory.py` lays a plan out once for each set of sizes that it is run with, which
-gives an `Arena` of places.
+Sizes need not be known: `memory.py` lays a plan out once for each set of sizes that it is run with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.plan.lasting import Lasting, lasting_of
 from magmadnn.compiler.regions.draft import Alike, Work
 from magmadnn.compiler.regions.open_sizes import Choice
 from magmadnn.graph.body import Body
@@ -22,70 +19,10 @@ from magmadnn.graph.dim import Size
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.program import Program
 
+from .arena import Arena
+from .lasting import Lasting, lasting_of
+
 _CALLED = (Library, WholeLibrary)  # kernels that are calls of a library
-
-
-@dataclass(frozen=True)
-class Life:
-    """A value's place in memory and in time.
-
-    Attributes:
-        node: the value.
-        start: its offset,
-        nbytes: and how large it is.
-        first: the phase in which it is computed,
-        last: and the last in which it is read.
-    """
-
-    node: Node
-    start: int
-    nbytes: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class Arena:
-    """Lives of all values that a plan stores outside of variables.
-
-    Attributes:
-        lives: in the order of computation.
-        rooms: places of partial results, each by a node of the step that makes and combines them.
-        nbytes: size of the memory,
-        apart: and what it would be if no two values shared any.
-    """
-
-    lives: tuple[Life, ...]
-    nbytes: int
-    apart: int
-    rooms: tuple[Life, ...] = ()
-
-    def __str__(self) -> str:
-        lines = [
-            f"{life.start:12} {life.nbytes:12} bytes  phases {life.first} to {life.last}  "
-            f"{life.node.label}: {life.node.spec}"
-            for life in self.lives
-        ]
-        lines += [
-            f"{room.start:12} {room.nbytes:12} bytes  phase {room.first}  partial results of "
-            f"{room.node.label}"
-            for room in self.rooms
-        ]
-        saved = self.apart - self.nbytes
-        lines.append(f"# arena of {self.nbytes} bytes; {saved} fewer than if nothing were shared")
-        return "\n".join(lines)
-
-
-def bytes_alive(lives: Sequence[Life]) -> list[int]:
-    """How many bytes of values are alive in each phase, from phase 0 to the last in which one is."""
-    changes = [0] * (max((life.last for life in lives), default=0) + 2)
-    for life in lives:
-        changes[life.first] += life.nbytes
-        changes[life.last + 1] -= life.nbytes
-    return list(accumulate(changes[:-1]))
-
-
-# --- plans ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

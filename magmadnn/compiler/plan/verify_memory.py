@@ -8,7 +8,7 @@ from magmadnn.compiler.regions.draft import Work
 from magmadnn.errors import GraphError
 from magmadnn.graph.node import Node
 
-from .native_plan import Life
+from .arena import Life
 
 
 def verify_memory(

@@ -14,10 +14,11 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver, Task
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.plan.arena import Life
 from magmadnn.compiler.plan.frames import frames_of, part_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
-from magmadnn.compiler.plan.native_plan import Life, NativePlan
+from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute

@@ -80,6 +80,9 @@ class LastFit:
     ) -> None:
         self._facts, self._looks = self._facts_of(model, x, y, asked), looks
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # copies of a model have had no fit
+
     @staticmethod
     def _facts_of(model: Model, x: Array, y: Array, asked: Mapping[str, Any]) -> tuple[Any, ...]:
         """Types and values of arguments, how arrays look, what the model takes: in the order of comparing."""

@@ -181,5 +181,5 @@ def state_to_copy(model: Model) -> dict[str, Any]:
     A copy compiles for itself when it is used. Its first step goes on from the state that it carries, if
     that would have gone on in the original too.
     """
-    compiled = {"_step": None, "_evaluation": None, "_prediction": None, "_last_fit": None}
+    compiled = {"_step": None, "_evaluation": None, "_prediction": None}
     return vars(model) | compiled | {"_carried": carried_from(model)}

@@ -25,7 +25,7 @@ from magmadnn.compiler.kernels.operands import (
 )
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.program.recompute import late_nodes
+from magmadnn.compiler.program.late import late_nodes
 from magmadnn.compiler.regions.copies import is_product, is_walked, layouts_of
 from magmadnn.compiler.regions.open_sizes import is_below
 from magmadnn.compiler.regions.region import (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from magmadnn.compiler.plan.arena import Life
 from magmadnn.compiler.plan.export import Fact, Place
-from magmadnn.compiler.plan.native_plan import Life
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
