@@ -247,6 +247,28 @@ def test_each_of_other_arrays_is_looked_at() -> None:
             fit(model, bad, y)
 
 
+def test_another_loss_looks_at_targets_in_its_own_way() -> None:
+    x, y = data()
+    targets = np.stack([y, 5 - y], axis=1).astype(np.float32)
+    model = network("sgd", loss="mean_squared_error", metrics=[])
+    for _ in range(2):
+        fit(model, x, targets)
+    model.loss = "binary_cross_entropy"
+    before = digest(model)
+    with pytest.raises(DataError, match="expected 0, 1 or a probability between them"):
+        fit(model, x, targets)
+    assert digest(model) == before
+
+
+def test_a_preparation_that_is_new_is_fitted() -> None:
+    model, (x, y) = network("sgd"), data()
+    for _ in range(2):
+        fit(model, x, y)
+    model.preparation = md.data.Standardize()
+    fit(model, x, y)
+    assert isinstance(model.preparation, md.data.Preparation)
+
+
 def test_copies_of_a_model_have_no_last_fit() -> None:
     model, (x, y) = network("sgd"), data()
     fit(model, x, y)
