@@ -440,7 +440,8 @@ def naming_scope(node: Node) -> Iterator[None]:
 def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], list[Updated]]:
     """The graph of one phase, without `phase` and `update` nodes, and the updates that it makes.
 
-    Outside training there are no updates. Where a variable is updated twice, the later one counts.
+    Outside training there are no updates. Where a variable is updated several times, as by a layer that is
+    called twice, each update starts from what the one before has left; all else reads the variable as it was.
     """
 
     def children(node: Node) -> tuple[Node, ...]:
@@ -460,8 +461,21 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
         else:
             new[node] = _in_phase(_renewed(node, inputs, {}), training)
         if node.op is UPDATE and training:
-            updates[inputs[1]] = inputs[2]
+            _, target, value = inputs
+            updates[target] = _after(updates[target], *inputs) if target in updates else value
     return [new[node] for node in outputs], list(updates.items())
+
+
+def _after(earlier: Node, passed: Node, target: Node, value: Node) -> Node:
+    """An update's value from `earlier` on; what `passed` is computed from reads the variable as it was."""
+    ends = {target, *topological([passed])}
+    new = {target: earlier}
+    for node in topological([value], lambda node: () if node in ends else node.inputs):
+        if node not in new:
+            new[node] = (
+                node if node in ends else with_inputs(node, tuple(new[i] for i in node.inputs))
+            )
+    return new[value]
 
 
 def differs_by_phase(node: Node) -> bool:

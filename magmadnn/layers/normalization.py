@@ -141,9 +141,10 @@ class BatchNorm(Layer):
         running = momentum * running + (1 - momentum) * of the batch
 
     with the variance of the batch times n / (n - 1), as in algorithm 2, step 10 (n values per feature; for
-    n = 1 the variance is 0). Running statistics change in training only. The layer keeps gamma and beta
-    (trained) and both statistics, [k] each. A frozen layer keeps all four as they are; training goes on to
-    normalise by mean and variance of the batch.
+    n = 1 the variance is 0). Running statistics change in training only; a layer that is called several
+    times in a model takes in the batch of each call. The layer keeps gamma and beta (trained) and both
+    statistics, [k] each. A frozen layer keeps all four as they are; training goes on to normalise by mean
+    and variance of the batch.
 
     Attributes:
         momentum: of the running statistics, from 0 up to but not including 1. PyTorch calls 1 - momentum so.

@@ -331,5 +331,9 @@ def by_phase(training: Operation, prediction: Operation) -> Operation:
 
 
 def with_update(passed: Operation, target: Variable, value: Operation) -> Operation:
-    """`passed`; while training, each run also gives the variable `target` the new value `value`."""
+    """`passed`; while training, each run also gives the variable `target` the new value `value`.
+
+    Where a graph updates a variable several times, each update starts from what the one before has left (the
+    order is that in which the graph is computed); all else reads the variable as it was before the run.
+    """
     return Operation(nodes.update(passed.node, target.node, value.node))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,29 @@ def test_running_statistics_follow_the_batches_in_training_only() -> None:
         np.testing.assert_allclose(layer.running_variance.value, variance, rtol=16 * EPS)
         y.eval({x: 10 * fed})
         np.testing.assert_allclose(layer.running_mean.value, mean, rtol=16 * EPS)
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_a_layer_that_is_called_several_times_follows_the_batches_of_all_calls(
+    executor: str,
+) -> None:
+    """Two inputs, and a third call on a result of the first, as in networks with shared layers."""
+    rng = np.random.default_rng(6)
+    shared = layers.BatchNorm(momentum=0.7)
+    left, right = layers.Input((3,), "float64"), layers.Input((3,), "float64")
+    first = shared(left)
+    out = layers.Add()(first, shared(right), shared(first * 2.0 + 1.0))
+    kind: Any = {"precision": "float64", "executor": executor}
+    model = md.Model(inputs=[left, right], outputs=out, loss="mse", optimizer="sgd", **kind)
+    a, b = rng.normal(1, 2, (7, 3)), rng.normal(-3, 0.5, (7, 3))
+    model.fit([a, b], rng.normal(size=(7, 3)), batch_size=7, shuffle=False, verbose=False)
+    normal = (a - a.mean(0)) / np.sqrt(a.var(0) + 1e-5)
+    mean, variance = np.zeros(3), np.ones(3)
+    for rows in (a, b, normal * 2 + 1):
+        mean = 0.7 * mean + 0.3 * rows.mean(0)
+        variance = 0.7 * variance + 0.3 * rows.var(0, ddof=1)
+    np.testing.assert_allclose(shared.running_mean.value, mean, atol=64 * EPS)
+    np.testing.assert_allclose(shared.running_variance.value, variance, rtol=64 * EPS)
 
 
 def test_gamma_and_beta_are_trained_and_start_at_one_and_zero() -> None:

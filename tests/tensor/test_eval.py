@@ -62,6 +62,18 @@ def test_running_statistics_are_updated_once_where_the_result_is_nan() -> None:
     assert float(count.value) == 1
 
 
+def test_updates_of_one_variable_follow_each_other_and_other_readers_see_it_as_it_was() -> None:
+    x, total = md.placeholder("x", (None,), "float64"), md.variable("total", np.float64(3))
+    y = md.with_update(x - total, total, 0.5 * total + x.sum())
+    y = md.with_update(y + total, total, 0.5 * total + y.sum())
+    y = md.with_update(y, total, total * total)
+    out = y.eval({x: [7.0, 11.0]}, training=True)
+    np.testing.assert_array_equal(out.numpy(), [7.0, 11.0])
+    first = 0.5 * 3 + 7 + 11
+    second = 0.5 * first + (7 - 3) + (11 - 3)
+    assert float(total.value) == second**2
+
+
 def test_large_arrays_are_read_where_they_lie_now() -> None:
     """One is fed again after it has changed, then others: one that is not contiguous, its copy, a view."""
     x = md.placeholder("x", (97, 101))
