@@ -25,6 +25,7 @@ from magmadnn.memory.dtypes import as_dtype, refuse_masked
 from .dim import Dim, Inner, Size, substitute
 from .op import Array, Op, OpKind, as_arrays, is_number
 from .operators import Operators
+from .parting import joined, needed, parted
 from .signature import OpWords, shape_text
 from .spec import Spec
 
@@ -117,44 +118,25 @@ class Node(Operators):
         return f"<{self.label}: {self.spec}>"
 
     def __getstate__(self) -> list[Any]:
-        """All nodes that this one needs, inputs before users: graphs are deeper than Python recurses.
-
-        Leaves are themselves, so that what shares a variable does so afterwards too.
-        """
-        numbers: dict[Node, int] = {}
-        entries: list[Any] = []
-        for node in topological([self], _needed):
-            inputs = [numbers[i] for i in node.inputs]
-            origin = node.origin and node.origin.parted(numbers)
-            numbers[node] = len(entries)
-            leaf = node is not self and not inputs and origin is None
-            entries.append(node if leaf else (inputs, origin, _own_fields(node)))
-        return entries
+        return parted(topological([self], needed), self)[0]
 
     def __setstate__(self, entries: list[Any]) -> None:
-        made: list[Node] = []
-        for entry in entries:
-            if isinstance(entry, Node):
-                made.append(entry)
-                continue
-            node = self if len(made) == len(entries) - 1 else Node.__new__(Node)
-            inputs, origin, own = entry
-            known = {"inputs": tuple(made[i] for i in inputs), "origin": origin and origin(made)}
-            for name, value in (own | known).items():
-                object.__setattr__(node, name, value)
-            object.__setattr__(node, "attributes", MappingProxyType(own["attributes"]))
-            made.append(node)
+        joined(entries, Node, self)
 
 
-def _needed(node: Node) -> tuple[Node, ...]:
-    """What a node was made from, by its op or by the call of a layer."""
-    return node.inputs if node.origin is None else (*node.inputs, *node.origin.inputs)
+class Together:
+    """Nodes that are copied and pickled as one graph: what several need is there once afterwards too."""
 
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = list(nodes)
 
-def _own_fields(node: Node) -> dict[str, Any]:
-    """What of a node is no other node."""
-    names = ("op", "spec", "name", "value", "path")
-    return {name: getattr(node, name) for name in names} | {"attributes": dict(node.attributes)}
+    def __getstate__(self) -> tuple[list[Any], list[int]]:
+        entries, numbers = parted(topological(self.nodes, needed))
+        return entries, [numbers[node] for node in self.nodes]
+
+    def __setstate__(self, state: tuple[list[Any], list[int]]) -> None:
+        made = joined(state[0], Node)
+        self.nodes = [made[number] for number in state[1]]
 
 
 Op.in_graphs = Node

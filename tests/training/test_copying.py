@@ -122,6 +122,23 @@ def test_the_state_is_left_where_the_model_would_leave_it(change: str) -> None:
 
 
 @WAYS
+def test_what_several_outputs_share_is_there_once_in_a_copy(twin: Twin) -> None:
+    """Statistics of the shared part follow each batch once; gradients are added as in the model."""
+    x = md.layers.Input((7,))
+    hidden = md.layers.Dropout(0.3)(md.layers.BatchNorm()(md.layers.Dense(11)(x)))
+    heads = [md.layers.Dense(3)(hidden), md.layers.Dense(3)(hidden)]
+    model = md.Model(inputs=x, outputs=heads, loss="cross_entropy", optimizer=md.optim.Adam(0.01))
+    fit(model, 0, 1, [Y, Y[::-1].copy()])
+    other = twin(model)
+    nodes = [len(topological([y.node for y in m.outputs])) for m in (model, other)]
+    assert nodes[0] == nodes[1]
+    for one in (model, other):
+        fit(one, 1, 2, [Y, Y[::-1].copy()])
+    for name, value in other.values().items():
+        assert value.tobytes() == model.values()[name].tobytes(), name
+
+
+@WAYS
 def test_models_that_share_layers_still_do(twin: Twin) -> None:
     x = md.layers.Input((7,))
     shared = md.layers.Dense(5)

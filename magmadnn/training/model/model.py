@@ -38,7 +38,7 @@ from .pictures import Pictured
 from .plain.architecture import calls_of, check_parameters, free_variables, layers_of
 from .raw_data import TakesRawData, checked_preparation, takes_raw
 from .summary import summary_text
-from .training_step import Carried, Made, optimizer_in_force, state_to_copy
+from .training_step import Carried, Made, optimizer_in_force, state_to_copy, take_copied
 
 if TYPE_CHECKING:
     from magmadnn.runtime.profile.text import Profile
@@ -140,6 +140,9 @@ class Model(Pictured, ModelParts, TakesRawData):
 
     def __getstate__(self) -> dict[str, Any]:
         return state_to_copy(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        take_copied(self, state)
 
     def __repr__(self) -> str:
         ends = [", ".join(str(x.node.spec) for x in side) for side in (self.inputs, self.outputs)]

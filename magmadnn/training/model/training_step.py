@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError
-from magmadnn.graph.node import Node
+from magmadnn.graph.node import Node, Together
 from magmadnn.graph.op import Array
 from magmadnn.optim import Optimizer, Step, Transform
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.records import Setting
+from magmadnn.tensor import Operation
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.objective.heads import key_of
 from magmadnn.training.objective.objective import Objective
@@ -181,5 +183,12 @@ def state_to_copy(model: Model) -> dict[str, Any]:
     A copy compiles for itself when it is used. Its first step goes on from the state that it carries, if
     that would have gone on in the original too.
     """
-    compiled = {"_step": None, "_evaluation": None, "_prediction": None}
-    return vars(model) | compiled | {"_carried": carried_from(model)}
+    compiled = {"_step": None, "_evaluation": None, "_prediction": None, "_heads": None}
+    outputs = {"outputs": Together([output.node for output in model.outputs])}
+    return vars(model) | compiled | outputs | {"_carried": carried_from(model)}
+
+
+def take_copied(model: Model, state: Mapping[str, Any]) -> None:
+    """Make a model of what `state_to_copy` took."""
+    vars(model).update(state)
+    model.outputs = [Operation(node) for node in state["outputs"].nodes]
