@@ -8,6 +8,7 @@ more than one Python call; the signature is looked at only after a TypeError. `E
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import FrozenInstanceError, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from numbers import Integral, Real
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from magmadnn.errors import (
     ArgumentError,
     CallError,
+    FrozenError,
     UnknownArgumentError,
     UnknownAttributeError,
     quoted,
@@ -45,6 +47,7 @@ def checked_method(function: F) -> F:
 def check_calls(*classes: type, kinds: Sequence[str] = ()) -> None:
     """Check the calls of these classes' own constructors; see `check_public` for the kinds."""
     for cls in classes:
+        _explain_frozen(cls)
         own = vars(cls).get("__init__")
         if own is not None and (own not in _CHECKED or kinds):
             made = _checked(own, cls.__name__, method=True)
@@ -247,6 +250,47 @@ class ExplainsAttributes:
                 raise AttributeError(f"{cls.__name__} has no attribute {name!r}")
             kinds = [base.__name__ for base in cls.__mro__]
             raise missing_name(cls.__name__, kinds, name, lambda: dir(cls))
+
+
+def _explain_frozen(cls: type) -> None:
+    """Let a frozen dataclass say what to write where somebody assigns one of its settings."""
+    for name in ("__setattr__", "__delattr__"):
+        own = vars(cls).get(name)
+        if own is not None and is_dataclass(cls) and own not in _EXPLAINED:
+            made = _explained(own)
+            setattr(cls, name, made)
+            _EXPLAINED.add(made)
+
+
+_EXPLAINED: set[Callable[..., Any]] = set()
+
+
+def _explained(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def change(self: Any, name: str, *value: Any) -> None:
+        try:
+            function(self, name, *value)
+        except FrozenInstanceError as error:
+            if isinstance(error, FrozenError):
+                raise
+        else:
+            return
+        raise FrozenError(_of_frozen(type(self), name, *value))
+
+    return change
+
+
+def _of_frozen(cls: type, name: str, *value: Any) -> str:
+    known = [field.name for field in fields(cls) if field.init]
+    kinds = [base.__name__ for base in cls.__mro__]
+    if name not in known:
+        way_out = hint((*kinds, "attribute"), name, known) or f"settings are {', '.join(known)}"
+    else:
+        given = quoted(value[0]) if value else "..."
+        way_out = f"make another one, {cls.__name__}({name}={given})"
+        if found := hint(kinds, "a setting"):
+            way_out += f"; {found}"
+    return f"{cls.__name__}: {name} cannot be set, what it was made with stays: {way_out}"
 
 
 def explains_names(module: str, known: Iterable[str]) -> Callable[[str], Any]:

@@ -10,6 +10,7 @@ Every error is a `MagmaDNNError` and also the built-in exception that a Python u
     │   │   └── UnknownAttributeError (AttributeError) an attribute that is not there
     │   ├── CallError          (TypeError)    arguments that do not fit a call: unknown, missing, too many
     │   │   └── UnknownArgumentError          a name that is no argument's; an UnknownNameError too
+    │   ├── FrozenError (dataclasses.FrozenInstanceError) a setting that stays as it was made is assigned
     │   └── IndexOutOfRangeError (IndexError) an index beyond the end of an axis or a memory
     ├── GraphError            (ValueError)    a graph that cannot be built or run as asked
     ├── DataError             (ValueError)    data that cannot be trained on: labels, NaN, columns, files
@@ -32,6 +33,7 @@ from __future__ import annotations
 import builtins
 import reprlib
 from collections.abc import Callable, Iterable
+from dataclasses import FrozenInstanceError
 from typing import Self
 
 from magmadnn.hints import hint
@@ -152,6 +154,10 @@ class CallError(ArgumentError, TypeError):
 
 class UnknownArgumentError(CallError, UnknownNameError):
     """A call names an argument that there is not; the message says what to write instead."""
+
+
+class FrozenError(ArgumentError, FrozenInstanceError):
+    """A setting of something that stays as it was made is assigned."""
 
 
 class IndexOutOfRangeError(ArgumentError, IndexError):

@@ -7,6 +7,10 @@ _ONCE = "the sizes of a sample are said once: md.layers.Input((784,)) is the fir
 _LOGITS = "losses of classes always take logits: leave softmax and sigmoid out of the last layer"
 _OF_MODEL = "it belongs to the model: md.Model(..., loss=..., optimizer=..., metrics=[...])"
 _OF_OPTIMIZER = "it belongs to the optimiser: md.Model(..., optimizer=md.optim.Adam(1e-3))"
+_RATE = (
+    "it is the optimiser's: model.optimizer = md.optim.Adam(1e-3) starts anew with it, "
+    "md.callbacks.Schedule changes it while fit trains"
+)
 _QUIET = "leave it out; only fit prints"
 _FED_BATCHES = "an iterable of (x, y), or a function that makes one, gives batches as they come"
 _RECURRENT = "there are no recurrent layers yet; a layer of your own loops with md.scan"
@@ -113,6 +117,7 @@ HINTS: dict[str, dict[str, str]] = {
         "load": "write md.load(path)",
     },
     "Model": {
+        "learning_rate": _RATE,
         "compile": "md.Model(layers, loss=..., optimizer=..., metrics=[...]) takes what compile does",
         "build": "a model is built when it is made; md.layers.Input says the sizes",
         "add": "layers come in a list: md.Model([md.layers.Input((4,)), md.layers.Dense(3)])",
@@ -181,6 +186,8 @@ HINTS: dict[str, dict[str, str]] = {
         "requires_grad_": "write layer.trainable = False",
     },
     "Optimizer": {
+        "a setting": "a model takes it by model.optimizer = ..., which starts anew; md.callbacks.Schedule "
+        "changes a setting while fit trains, step.set(learning_rate=0.1) in a loop of your own",
         "lr": "write learning_rate",
         "zero_grad": _FITS,
         "param_groups": "settings are attributes of the optimiser, such as learning_rate",

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, fields
 from functools import lru_cache
 from inspect import Signature, signature
@@ -28,7 +27,7 @@ from typing import Any, dataclass_transform
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.calls import ExplainsAttributes, check_calls, checked_method
+from magmadnn.calls import check_calls, checked_method
 from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
@@ -39,8 +38,9 @@ from magmadnn.tensor import Operation, Variable
 from magmadnn.tensor.init import Initializer, by_name
 from magmadnn.tensor.lazy import LazyTensor
 
+from .settings import CURRENT, KeepsSettings
+
 Regularizer = Callable[[Operation], Operation]
-_current: ContextVar[Layer | None] = ContextVar("magmadnn_layer", default=None)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class PartedCall:
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
 @dataclass(eq=False, repr=False)
-class Layer(ExplainsAttributes):
+class Layer(KeepsSettings):
     """Base of layers; see the module's docstring for how to write one.
 
     Attributes:
@@ -229,10 +229,10 @@ class Layer(ExplainsAttributes):
                     "md.layers.Input, or wrap data with md.variable"
                 )
         self._check_number(inputs)
-        parent = _current.get()
+        parent = CURRENT.get()
         if parent is not None and self._parent is None and not self._built:
             self._parent = parent
-        token = _current.set(self)
+        token = CURRENT.set(self)
         try:
             with scope(self):
                 if not self._built:
@@ -252,7 +252,7 @@ class Layer(ExplainsAttributes):
                 raise
             raise type(error)(f"{error} (in {self.path})") from error
         finally:
-            _current.reset(token)
+            CURRENT.reset(token)
         return Operation(with_origin(result, LayerCall(self, tuple([x.node for x in inputs]))))
 
     def _check_number(self, inputs: Sequence[Operation]) -> None:

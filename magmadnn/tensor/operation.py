@@ -51,6 +51,11 @@ class Operation(Operators):
     __magmadnn_priority__: ClassVar[int] = 20
 
     def __init__(self, node: nodes.Node) -> None:
+        if not isinstance(node, nodes.Node):
+            raise ArgumentError(
+                f"Operation: expected a node of a graph, got {type(node).__name__}: values become "
+                'Operations by md.variable("w", values), what is fed by md.placeholder("x", shape)'
+            )
         self.node = node
         self._executables: dict[bool, Executable] = {}
 
@@ -187,12 +192,11 @@ class Variable(Operation):
 
     __slots__ = ()
 
-    def __init__(self, name: object, storage: Tensor | LazyTensor) -> None:
-        if not isinstance(storage, (Tensor, LazyTensor)):
-            raise ArgumentError(
-                f"Variable: expected a Tensor, got {type(storage).__name__}: use md.variable({quoted(name)}, "
-                "values)"
-            )
+    def __init__(
+        self, name: object = None, storage: Tensor | LazyTensor | None = None, *more: Any
+    ) -> None:
+        if more or not isinstance(storage, (Tensor, LazyTensor)):
+            raise _no_variable(name, storage)
         super().__init__(nodes.variable(name, Spec(storage.shape, storage.dtype), storage))
 
     @property
@@ -214,6 +218,16 @@ class Variable(Operation):
                 f"got {shape_text(array.shape)}"
             )
         self.node.value.write(array.astype(self.dtype, copy=False))
+
+
+def _no_variable(name: object, storage: object) -> ArgumentError:
+    """The error for what `Variable` is not made of."""
+    named = next((x for x in (name, storage) if isinstance(x, str)), "w")
+    given = name if storage is None else storage
+    return ArgumentError(
+        f"Variable: expected a name and a Tensor, got {type(given).__name__}: variables of arrays, numbers "
+        f"and shapes are made by md.variable({quoted(named)}, values)"
+    )
 
 
 class Placeholder(Operation):

@@ -15,6 +15,7 @@ from magmadnn.errors import (
     ArgumentError,
     DataError,
     DTypeError,
+    FrozenError,
     GraphError,
     MagmaDNNError,
     ShapeError,
@@ -352,3 +353,28 @@ def test_parts_are_found_whenever_they_come(monkeypatch: pytest.MonkeyPatch) -> 
     assert Pair(inner=built).layers == [built]
     monkeypatch.setattr(Pair, "inner", built)
     assert (plain.layers, later.layers) == ([], [built])  # `later` has none of its own any more
+
+
+def test_what_would_change_nothing_once_a_layer_was_called_is_refused() -> None:
+    dense: Any = layers.Dense(4, "relu")
+    dense.activation, dense.kernel_regularizer = "tanh", None  # nothing is made yet
+    model = md.Model([layers.Input(3), dense], loss="mse", optimizer="sgd", seed=3)
+    x = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    before = model.predict(x)
+    for name, value in (
+        ("activation", "relu"),
+        ("units", 7),
+        ("kernel_regularizer", layers.L2(1.0)),
+    ):
+        with pytest.raises(
+            FrozenError, match=rf"dense_1: {name} cannot be set once .* Dense\(..., {name}="
+        ):
+            setattr(dense, name, value)
+    for name in ("kernel", "bias"):
+        with pytest.raises(
+            FrozenError, match=f"dense_1: {name} is part of .*write layer.{name}.assign"
+        ):
+            setattr(dense, name, np.zeros((3, 4)))
+    np.testing.assert_array_equal(model.predict(x), before)
+    dense.name, dense.trainable, dense.note = "first", False, "mine"
+    assert set(model.values()) == {"first/kernel", "first/bias"} and not model.parameters()

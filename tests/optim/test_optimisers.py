@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magmadnn import optim
-from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.errors import ArgumentError, FrozenError, UnknownNameError
 
 NAMES = ["SGD", "AdaGrad", "RMSProp", "Adam", "AdamW", "LARS", "LAMB"]
 RECORDS: list[Any] = [
@@ -62,9 +62,32 @@ def test_equal_settings_make_equal_optimisers() -> None:
     assert len({optim.Adam(0.1), optim.Adam(0.1), optim.Adam(0.2)}) == 2
 
 
-def test_optimisers_are_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        optim.SGD(0.1).learning_rate = 0.2  # type: ignore[misc]
+def test_optimisers_are_frozen_and_say_what_to_write() -> None:
+    optimizer: Any = optim.SGD(0.1)
+    text = r"SGD: learning_rate cannot be set.* SGD\(learning_rate=0.2\); .*model.optimizer = .*step.set"
+    with pytest.raises(dataclasses.FrozenInstanceError, match=text):
+        optimizer.learning_rate = 0.2
+    with pytest.raises(FrozenError, match=r"SGD: lr cannot be set.*: write learning_rate$"):
+        optimizer.lr = 0.2
+    with pytest.raises(FrozenError, match="settings are learning_rate, momentum, nesterov"):
+        optimizer.rate = 0.2
+    with pytest.raises(FrozenError, match="SGD: momentum cannot be set"):
+        del optimizer.momentum
+    schedule: Any = optim.cosine(0.1, 5)
+    with pytest.raises(FrozenError, match=r"make another one, cosine\(steps=7\)$"):
+        schedule.steps = 7
+    assert optimizer == optim.SGD(0.1) and schedule == optim.cosine(0.1, 5)
+
+
+def test_what_is_derived_from_an_optimiser_may_keep_things() -> None:
+    class Noted(optim.SGD):
+        pass
+
+    noted: Any = Noted(0.1)
+    noted.note = "mine"
+    assert noted.note == "mine"
+    with pytest.raises(FrozenError, match="Noted: momentum cannot be set"):
+        noted.momentum = 0.9
 
 
 def test_names_in_any_case() -> None:

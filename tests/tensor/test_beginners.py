@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import GraphError, MagmaDNNError
+from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError
 
 
 @pytest.fixture
@@ -57,3 +57,14 @@ def test_functions_of_numpy_do_not_lose_the_graph(name: str, v: md.Variable) -> 
 def test_a_format_computes(v: md.Variable) -> None:
     assert f"{v.sum():.2f}" == "6.00"
     assert f"{v}" == str(v) == "<Variable v: float64[3]>"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(np.ones(3),), ([1, 2],), (np.ones(3), "w"), ("w", np.ones(3)), ("w",), ("w", None, 3), ()],
+)
+def test_variables_are_made_by_the_function(given: tuple[object, ...]) -> None:
+    with pytest.raises(ArgumentError, match=r"^Variable: expected .*md.variable\('w', values\)$"):
+        md.Variable(*given)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"^Operation: expected a node .*md.variable\("):
+        md.Operation(np.ones(3))  # type: ignore[arg-type]

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, GraphError
+from magmadnn.errors import (
+    ArgumentError,
+    CheckpointError,
+    FrozenError,
+    GraphError,
+    UnknownAttributeError,
+)
 
 L = md.layers
 X = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
@@ -87,3 +93,27 @@ def test_inputs_of_one_name_are_not_given_by_name() -> None:
         "predict: two of the model's inputs have one name, ['input', 'input']: give a list in their order, "
         "or each a name of its own, as in md.layers.Input(shape, name=...)"
     )
+
+
+def test_what_is_chosen_when_a_model_is_made_and_what_it_does_not_have_cannot_be_assigned() -> None:
+    layer_list = [md.layers.Input(3), md.layers.Dense(2)]
+    model: Any = md.Model(layer_list, loss="mse", optimizer="sgd")
+    for name, value in (("precision", "float64"), ("device", "auto")):
+        before = getattr(model, name)
+        with pytest.raises(FrozenError, match=rf"Model: {name} cannot be set.*Model\(..., {name}="):
+            setattr(model, name, value)
+        assert getattr(model, name) == before
+    for name, text in (("learning_rate", "model.optimizer = "), ("trainable", "model.freeze")):
+        with pytest.raises(UnknownAttributeError, match=rf"no attribute '{name}': .*{text}"):
+            setattr(model, name, 0)
+    model.note, model.loss = "mine", "mae"
+    assert model.note == "mine"
+
+
+def test_values_of_another_dtype_say_how_to_cast_them() -> None:
+    model = md.Model([md.layers.Input(3), md.layers.Dense(2)], loss="mse", optimizer="sgd")
+    wide = {name: value.astype("float64") for name, value in model.values().items()}
+    with pytest.raises(CheckpointError, match=r"float64\[3, 2\], expected .*astype\('float32'\)$"):
+        model.assign(wide)
+    with pytest.raises(CheckpointError, match=r"belong to another model$"):
+        model.assign(wide | {"dense_1/kernel": np.zeros((2, 3), np.float32)})

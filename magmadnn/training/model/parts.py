@@ -76,9 +76,10 @@ class ModelParts:
                 raise CheckpointError(f"{name} is missing; the values belong to another model")
             found = Spec(values[name].shape, values[name].dtype)
             if found != spec:
-                raise CheckpointError(
-                    f"{name} is {found}, expected {spec}; the values belong to another model"
-                )
+                way_out = "the values belong to another model"
+                if found.shape == spec.shape:
+                    way_out = f"write values[{name!r}].astype({spec.dtype.name!r})"
+                raise CheckpointError(f"{name} is {found}, expected {spec}; {way_out}")
         if extra := set(values) - set(expected):
             raise CheckpointError(f"{min(extra)} is not in the model; the values belong to another")
 
