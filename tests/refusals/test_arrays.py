@@ -144,6 +144,32 @@ PYTHON: dict[str, PythonCase] = {
             "the weights: md.losses.CrossEntropy(class_weight=...)"
         ),
     ),
+    "labels: weights of classes in places that are 0 and 1": (
+        lambda p: fit(
+            np.ones((2, 4, 5), "f4"),
+            np.array([[0, 1, 0, 0], [1, 0, 1, 0]]),
+            rows(),
+            class_weight={0: 1.0, 1: 2.0, 2: 1.0},
+        ),
+        DataError,
+        (
+            "fit: class_weight needs one class for each row of y, but row 1 has 2 of 4; give rows "
+            "their weights as sample_weight"
+        ),
+    ),
+    "labels: weights of classes in rows of several labels": (
+        lambda p: fit(
+            X,
+            np.zeros((23, 3), "f4"),
+            network(loss="binary_cross_entropy", metrics=[]),
+            class_weight="balanced",
+        ),
+        DataError,
+        (
+            "fit: class_weight needs one class for each row of y, but row 0 has 0 of 3; give rows "
+            "their weights as sample_weight"
+        ),
+    ),
     "shape: rows of different lengths": (
         lambda p: fit([[1.0, 2.0], [1.0]], [0, 1]),
         ShapeError,

@@ -295,7 +295,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             validation_split: or the part of x and y, chosen by seed, that is kept back for that.
             shuffle: a new order for each epoch, which depends on seed and epoch only.
             sample_weight: weight of each sample in the loss; for several outputs also a dict of such by
-                name, where 1 counts for those that are left out, or a list in order.
+                name, where 1 counts for those that are left out, or a list in order. Kept in float32.
             class_weight: weight of the samples of each class: {class: weight}, or "balanced", which gives
                 all classes the same weight together: rows / (classes * rows of the class).
             callbacks: see `md.callbacks`.

@@ -30,7 +30,8 @@ def sample_weights(
         outputs: their names.
 
     Raises:
-        DataError, ShapeError: for negative weights, or as many as there are not samples.
+        DataError, ShapeError: for negative weights, for as many as there are not samples, and for rows of
+            several classes that shall have weights by class.
         ArgumentError: for a class that has no weight.
         UnknownNameError: for the name of an output that is not known.
     """
@@ -151,5 +152,12 @@ def _class_numbers(labels: Array) -> Array:
             "the weights: md.losses.CrossEntropy(class_weight=...)"
         )
     if labels.ndim == 2 and labels.shape[1] > 1:
+        ones = (labels != 0).sum(axis=1)
+        if (ones != 1).any():
+            row = int((ones != 1).argmax())
+            raise DataError(
+                f"fit: class_weight needs one class for each row of y, but row {row} has {ones[row]} of "
+                f"{labels.shape[1]}; give rows their weights as sample_weight"
+            )
         labels = labels.argmax(-1)
     return labels.reshape(-1).astype(np.int64)
