@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 
 from .dim import Dim, Inner, Size, dims_of, substitute
-from .node import PLACEHOLDER, Node, rebuild, resolve_phase, scoped, with_inputs
+from .node import PLACEHOLDER, Node, Together, rebuild, resolve_phase, scoped, with_inputs
 from .op import Op, OpKind
 from .program import Program
 from .spec import Spec
@@ -25,6 +26,7 @@ class _OfStep:
 
 
 _OF_STEP = _OfStep()
+_GROUPS = ("carried", "sliced", "captured", "new", "outputs", "saved")  # of a body's nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,15 @@ class Body(Inner):
     outputs: tuple[Node, ...]
     saved: tuple[Node, ...] = ()
     _phases: dict[bool, Body] = field(default_factory=dict, init=False)
+
+    def __getstate__(self) -> tuple[Together, list[int]]:
+        groups = [getattr(self, name) for name in _GROUPS]
+        return Together([node for group in groups for node in group]), [len(g) for g in groups]
+
+    def __setstate__(self, state: tuple[Together, list[int]]) -> None:
+        nodes = iter(state[0].nodes)
+        own = {name: tuple(islice(nodes, n)) for name, n in zip(_GROUPS, state[1], strict=True)}
+        vars(self).update(own, _phases={})
 
     @property
     def inputs(self) -> tuple[Node, ...]:

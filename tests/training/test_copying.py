@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.graph.body import body_of, is_loop
 from magmadnn.graph.node import VARIABLE, topological
 
 RNG = np.random.default_rng(5)
@@ -134,6 +135,43 @@ def test_what_several_outputs_share_is_there_once_in_a_copy(twin: Twin) -> None:
     assert nodes[0] == nodes[1]
     for one in (model, other):
         fit(one, 1, 2, [Y, Y[::-1].copy()])
+    for name, value in other.values().items():
+        assert value.tobytes() == model.values()[name].tobytes(), name
+
+
+class Recurrent(md.layers.Layer):
+    """Two carried values of a common part."""
+
+    def build(self, x: Any) -> None:
+        self.w = self.parameter("w", (2, 6), "glorot_uniform", x.dtype)
+
+    def forward(self, x: Any) -> Any:
+        zero = md.ops.broadcast_to(np.zeros(1, x.dtype), (x.shape[0], 3))
+
+        def step(cell: Any, x: Any) -> Any:
+            gate, fresh = md.ops.split(md.ops.tanh(x @ self.w), 2, axis=-1)
+            h, c = cell
+            c = gate * c + fresh
+            return (h + md.ops.tanh(c), c), ()
+
+        (h, _), _ = md.scan(step, (zero, zero), md.ops.transpose(x, (1, 0, 2)))
+        return h
+
+
+@WAYS
+def test_a_loop_has_the_same_graph_in_a_copy(twin: Twin) -> None:
+    layers = [md.layers.Input((5, 2)), Recurrent(), md.layers.Dense(3)]
+    model = md.Model(layers, loss="cross_entropy", optimizer=md.optim.Adam(0.01))
+    x = RNG.standard_normal((53, 5, 2)).astype(np.float32)
+    model.fit(x, Y, batch_size=8, verbose=0)
+    other = twin(model)
+    bodies = [
+        [body_of(n) for n in topological([m.outputs[0].node]) if is_loop(n)] for m in (model, other)
+    ]
+    before, after = ([len(body.program.nodes()) for body in found] for found in bodies)
+    assert before == after
+    for one in (model, other):
+        one.fit(x, Y, batch_size=8, verbose=0)
     for name, value in other.values().items():
         assert value.tobytes() == model.values()[name].tobytes(), name
 
