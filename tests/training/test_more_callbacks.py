@@ -33,6 +33,37 @@ def network(optimizer: Any = None, **settings: Any) -> md.Model:
     return md.Model(layers, optimizer=optimizer or md.optim.Adam(0.02), **settings)
 
 
+MISTAKES: dict[str, tuple[Any, str]] = {
+    "a folder": (lambda: C.Checkpoint(5), "Checkpoint: the folder must be a path, got 5"),
+    "steps": (
+        lambda: C.Checkpoint("x", every_steps="two"),  # type: ignore[arg-type]
+        "Checkpoint: every_steps must be above 0, got 'two'",
+    ),
+    "a file": (lambda: C.CSVLogger(None), "CSVLogger: the file must be a path, got None"),
+    "a function": (
+        lambda: C.LambdaCallback(on_epoch_end=3),
+        (
+            "LambdaCallback: on_epoch_end must be a function of the fit, got 3; write "
+            "on_epoch_end=lambda fit: print(fit.row)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_a_callback_is_not_made_of(name: str) -> None:
+    call, text = MISTAKES[name]
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert str(caught.value) == text
+
+
+def test_a_history_has_columns_and_rows() -> None:
+    history = network().fit(X, Y, validation_split=0.2, verbose=False)
+    assert "val_loss" in history and "loss" in history and history.last in history
+    assert "accuracy" not in history and {"epoch": 7.0} not in history and 1 not in history
+
+
 def fit(model: md.Model, *callbacks: Any, **options: Any) -> md.History:
     options = {"batch_size": 8, "epochs": 3, "verbose": False} | options
     return model.fit(X, Y, callbacks=callbacks, **options)

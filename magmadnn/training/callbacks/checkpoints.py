@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
 from magmadnn.storage.checkpoint import CheckpointStore, State
 from magmadnn.storage.holding import Holding
+from magmadnn.storage.input_files import input_path
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.signals import StopRequest
 
@@ -60,10 +62,11 @@ class Checkpoint(Callback):
         signals: bool = True,
     ) -> None:
         for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds)):
-            if value is not None and value <= 0:
-                raise ArgumentError(f"Checkpoint: {name} must be above 0, got {value}")
+            if value is not None and not (isinstance(value, Real) and value > 0):
+                raise ArgumentError(f"Checkpoint: {name} must be above 0, got {value!r}")
+        folder = input_path("Checkpoint: the folder", folder)
         self.settings = {  # by which another process makes one that does the same
-            "folder": str(Path(folder).absolute()), "every_steps": every_steps,
+            "folder": str(folder.absolute()), "every_steps": every_steps,
             "every_seconds": every_seconds, "monitor": monitor, "mode": mode, "resume": resume,
         }  # fmt: skip
         self.store = CheckpointStore(folder)

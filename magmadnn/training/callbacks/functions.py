@@ -45,4 +45,9 @@ class LambdaCallback(Callback):
         for name, function in hooks.items():
             if name not in known:
                 raise UnknownNameError.of("LambdaCallback: hook", name, known)
+            if not callable(function):
+                raise ArgumentError(
+                    f"LambdaCallback: {name} must be a function of the fit, got {function!r}; write "
+                    f"{name}=lambda fit: print(fit.row)"
+                )
             setattr(self, name, function)

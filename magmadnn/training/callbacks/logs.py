@@ -9,6 +9,7 @@ from typing import Any
 
 from magmadnn.errors import MissingExtraError
 from magmadnn.storage.durable import append_file
+from magmadnn.storage.input_files import input_name, input_path
 from magmadnn.training.loop.fit import Fit
 
 from .callback import Callback
@@ -24,7 +25,7 @@ class CSVLogger(Callback):
     writes_files = True
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = input_path("CSVLogger: the file", path)
         self._columns: list[str] = []
 
     def arguments(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class TensorBoard(Callback):
             from tensorboardX import SummaryWriter
         except ImportError as error:
             raise MissingExtraError.of("tensorboardX", "TensorBoard", "tensorboard") from error
-        self._open, self._folder = SummaryWriter, str(folder)
+        self._open, self._folder = SummaryWriter, input_name("TensorBoard: the folder", folder)
         self._writer: Any = None
 
     def on_train_begin(self, fit: Fit) -> None:

@@ -241,6 +241,10 @@ class History(ExplainsAttributes):
             raise UnknownNameError.of("history column", name, self.columns)
         return [row.get(name, math.nan) for row in self.rows]
 
+    def __contains__(self, item: object) -> bool:
+        """Whether there is a column of that name; or such a row."""
+        return item in (self.columns if isinstance(item, str) else self.rows)
+
     def __len__(self) -> int:
         return len(self._rows or ()) if self._later is None else self._later[0]
 
