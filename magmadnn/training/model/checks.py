@@ -132,7 +132,7 @@ def check_assigned(model: Model, name: str) -> None:
         FrozenError: what programs are compiled for is chosen when a model is made.
         UnknownAttributeError: for what other libraries have there, and a model does not.
     """
-    if name in CHOSEN and name in vars(model):
+    if name == "layers" or (name in CHOSEN and name in vars(model)):
         raise FrozenError(
             f"Model: {name} cannot be set, it is chosen when a model is made: md.Model(..., {name}=...), "
             "which assign(values) gives the parameters of this one"

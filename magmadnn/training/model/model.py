@@ -122,7 +122,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         self.epochs_done = 0
         self._origin: str | None = None
         calls = calls_of(self.outputs)
-        self.layers: list[Layer] = layers_of(calls)
+        self._layers = layers_of(calls)
         check_parameters(calls, self.layers)
         self._free = free_variables(calls)
         if named != self.layers or any(layer.layers for layer in named):

@@ -27,19 +27,20 @@ def penalties_of(variables: Sequence[Trained]) -> list[Operation]:
 
 
 class ModelParts:
-    """The part of `Model` that knows its layers and variables.
+    """The part of `Model` that knows its layers and variables."""
 
-    Attributes:
-        layers: in order of computation, each once.
-    """
-
-    layers: list[Layer]
+    _layers: list[Layer]
     _free: list[Variable]  # variables that belong to no layer
     _origin: str | None  # digest of the values that the training began with which left those of now
 
+    @property
+    def layers(self) -> list[Layer]:
+        """In order of computation, each once; changes of the list are not the model's."""
+        return list(self._layers)
+
     def variables(self) -> list[Trained]:
         """Everything that is kept: parameters and states, in order of the layers."""
-        return [p for layer in self.layers for p in layer.parameters()] + list(self._free)
+        return [p for layer in self._layers for p in layer.parameters()] + list(self._free)
 
     def parameters(self) -> list[Trained]:
         """What is trained, in order of the layers; frozen layers are left out."""
