@@ -16,12 +16,13 @@ import numpy as np
 
 from magmadnn.errors import DTypeError
 from magmadnn.graph.computed_by import LibraryCall
+from magmadnn.graph.dim import Dim
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, takes_complex
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.memory.dtypes import is_complex
-from magmadnn.ops import concat
+from magmadnn.ops import pad
 from magmadnn.runtime.threads import thread_count
 
 Axes = tuple[int, ...]
@@ -213,7 +214,11 @@ def filled(x: Any, axis: int, size: int) -> Any:
     have = x.shape[axis]
     if have == size:
         return x
-    if have > size:
-        return x[(..., slice(0, size), *[slice(None)] * (-axis - 1))]
-    zeros = (*x.shape[:axis], size - have, *(x.shape[axis:][1:]))
-    return concat([x, np.zeros(zeros, x.dtype)], axis=axis)
+    open_size = isinstance(have, Dim)
+    if open_size or have < size:
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = (0, size if open_size else size - have)
+        x = pad(x, widths=tuple(widths))
+    if open_size or have > size:
+        x = x[(..., slice(0, size), *[slice(None)] * (-axis - 1))]
+    return x

@@ -6,6 +6,7 @@ from typing import Any
 
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.dim import Dim
 from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.memory.dtypes import is_complex
 from magmadnn.tensor.on_gpu import on_gpu
@@ -42,6 +43,11 @@ def convolve(a: Any, v: Any, mode: str = "full", axis: int = -1) -> Any:
         if x.ndim < -axis:
             raise ShapeError(
                 f"convolve: there is no axis {axis}: {argument} has {axes_text(x.ndim)}"
+            )
+        if isinstance(x.shape[axis], Dim):
+            raise ShapeError(
+                f"convolve: the size of axis {axis} of {argument} must be known, got {x.shape[axis]}; "
+                "give a number where the input is made, or another axis"
             )
         if x.shape[axis] == 0:
             raise ShapeError(f"convolve: axis {axis} of {argument} has 0 numbers; give 1 or more")

@@ -10,6 +10,7 @@ import numpy as np
 
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.dim import Dim
 from magmadnn.graph.signature import axes_text, is_integer
 from magmadnn.ops import concat
 from magmadnn.tensor import Tensor, asarray
@@ -64,7 +65,7 @@ def _shifted(name: str, x: Any, axes: Any, more: int) -> Any:
         size = x.shape[axis]
         cut = (size + more) // 2
         before = [slice(None)] * (axis % x.ndim)
-        if 0 < cut < size:
+        if isinstance(size, Dim) or 0 < cut < size:
             parts = x[(*before, slice(cut, None))], x[(*before, slice(0, cut))]
             x = concat(list(parts), axis=axis)
     return x.copy() if x is given and isinstance(x, Tensor) else x  # memory of its own

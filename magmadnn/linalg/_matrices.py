@@ -134,6 +134,18 @@ def with_diagonal(x: Any) -> Any:
     return where(equal(rows, columns), wide, 0)
 
 
+def identity(n: Size, dtype: Any) -> Any:
+    """The matrix I [n, n]; an Operation where the size is known only when a graph runs."""
+    if isinstance(n, int):
+        return np.eye(n, dtype=dtype)
+    return cast(equal(expand_dims(places(n), 1), expand_dims(places(n), 0)), dtype)
+
+
+def counted(n: Size, dtype: Any) -> Any:
+    """The numbers 0, 1, ..., n - 1; an Operation likewise."""
+    return np.arange(n, dtype=dtype) if isinstance(n, int) else cast(places(n), dtype)
+
+
 def transposed(x: Any) -> Any:
     """The matrices turned."""
     return swapaxes(x, -1, -2)

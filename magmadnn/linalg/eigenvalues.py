@@ -171,7 +171,7 @@ takes_complex(symmetric_eigen)
 
 
 def _is_lower(name: str, which: Any) -> bool:
-    if which not in ("L", "U", "l", "u"):
+    if not isinstance(which, str) or which not in ("L", "U", "l", "u"):
         raise ArgumentError(
             f'{name}: UPLO must be "L" or "U", the triangle that is read, got {which!r}'
         )

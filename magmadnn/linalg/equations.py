@@ -40,7 +40,9 @@ from ._matrices import (
     adjoint,
     by_ascent,
     computed,
+    counted,
     diagonal,
+    identity,
     in_single,
     refuse_unless_finite,
     transposed,
@@ -202,7 +204,7 @@ def inverse(a: Any, of: str) -> Any:
     """The same, under the name of the function that wants it."""
     refuse_unless_square(of, "a", a)
     dtype = a.dtype if a.dtype.kind not in "iub" else np.dtype(np.float64)
-    return solved(a, np.eye(a.shape[-1], dtype=dtype), of=of)
+    return solved(a, identity(a.shape[-1], dtype), of=of)
 
 
 # --- determinants ---------------------------------------------------------------------------------
@@ -211,8 +213,7 @@ def inverse(a: Any, of: str) -> Any:
 def _signs_and_pivots(a: Any) -> tuple[Any, Any]:
     """The sign of the exchanges [...], and the diagonal of U [..., n]."""
     factors = lu_factored(a)
-    n = a.shape[-1]
-    exchanged = not_equal(factors[..., 0, :], np.arange(n, dtype=factors.dtype))
+    exchanged = not_equal(factors[..., 0, :], counted(a.shape[-1], factors.dtype))
     signs = prod(where(exchanged, -1, np.ones((), factors.dtype)), axis=-1)
     return signs, diagonal(factors[..., 1:, :])
 
@@ -447,9 +448,4 @@ def _solved(a: Any, b: Any, way: int, lower: bool, has_ones: bool) -> Any:
 
 def _with_ones(a: Any) -> Any:
     """Matrices with 1 on the diagonal."""
-    n = a.shape[-1]
-    if not isinstance(n, int):
-        raise ShapeError(
-            f"solve_triangular: unit_diagonal needs the size of a, got shape {shape_text(a.shape)}"
-        )
-    return where(np.eye(n, dtype=bool), 1, a)
+    return where(identity(a.shape[-1], bool), 1, a)

@@ -23,7 +23,7 @@ from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite
-from ._matrices import computed, in_single, refuse_unless_finite, transposed
+from ._matrices import computed, identity, in_single, refuse_unless_finite, transposed
 from ._operands import operand, refuse_unless_square
 from .equations import solved
 from .orthogonal import scipy_linalg
@@ -124,7 +124,7 @@ def _order_of(a: Any) -> tuple[int, float]:
 
 def _pade(a: Any, c: list[float]) -> tuple[Any, Any]:
     """Odd and even terms of the numerator; those of the denominator are the same with other signs."""
-    one = np.eye(a.shape[-1], dtype=a.dtype)
+    one = identity(a.shape[-1], a.dtype)
     second = matmul(a, a)
     fourth = matmul(second, second)
     powers = [one, second, fourth, matmul(second, fourth)]

@@ -33,7 +33,7 @@ from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
 from ._at_once import is_finite
-from ._matrices import refuse_unless_finite
+from ._matrices import identity, refuse_unless_finite
 from ._operands import operand, operands, refuse_unless_square, truth
 from .equations import inverse
 from .least_squares import is_number, settled_rcond
@@ -66,8 +66,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         ArgumentError: if there is no such ord or axis.
     """
     keepdims = truth("norm", "keepdims", keepdims)
-    if isinstance(ord, (bool, np.bool)) or (isinstance(ord, float) and ord != ord):
-        raise ArgumentError(f"norm: ord must be a number, a name of a norm or None, got {ord!r}")
+    ord = _named("norm", "ord", ord)
     if (at_once := known(x)) is not None:
         found = _norm_at_once(at_once.arrays[0], ord, axis, keepdims)
         if found is not None:
@@ -79,6 +78,22 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     # squares of integers and of half precision overflow
     wide = cast(x, dtype if dtype.itemsize > 2 else np.dtype(np.float32))
     return cast(_norm(wide, ord, axis, keepdims), dtype)
+
+
+def _named(name: str, argument: str, value: Any) -> int | float | str | None:
+    """Which norm is meant: a number of Python's, a name, or None.
+
+    Raises:
+        ArgumentError: if it is something else.
+    """
+    value = value.item() if isinstance(value, np.number) else value
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        raise ArgumentError(
+            f"{name}: {argument} must be a number, a name of a norm or None, got {value!r}"
+        )
+    return value
 
 
 def _norm_at_once(x: Array, ord: Any, axis: Any, keepdims: bool) -> Any:
@@ -201,7 +216,7 @@ def cond(x: Any, p: Any = None) -> Any:
         with np.errstate(all="ignore"):
             found = np.where(s[..., -1] == 0, _INF, s[..., 0] / s[..., -1]).astype(s.dtype)
         return at_once.given(found)
-    x = operand("cond", "x", x, 2)
+    x, p = operand("cond", "x", x, 2), _named("cond", "p", p)
     if 0 in x.shape[-2:]:
         raise ShapeError(
             f"cond: x of shape {shape_text(x.shape)} holds empty matrices; they have none"
@@ -211,7 +226,7 @@ def cond(x: Any, p: Any = None) -> Any:
         above, below = (s[..., -1], s[..., 0]) if p == -2 else (s[..., 0], s[..., -1])
         none = equal(below, 0)
         return where(none, _INF, above / where(none, 1, below))
-    if not isinstance(p, (int, float, str)) or p not in (1, -1, _INF, -_INF, "fro", "nuc"):
+    if p not in (1, -1, _INF, -_INF, "fro", "nuc"):
         raise ArgumentError(
             f'cond: p must be None, "fro", "nuc", 1, -1, 2, -2, inf or -inf, got {p!r}'
         )
@@ -280,7 +295,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if n < 0:
         return matrix_power(inverse(a, of="matrix_power"), -n)
     if n == 0:
-        return where(np.False_, a, np.eye(a.shape[-1], dtype=a.dtype))  # whatever a holds
+        return where(np.False_, a, identity(a.shape[-1], a.dtype))  # whatever a holds
     if n == 1 and isinstance(a, Tensor):
         return a.copy()  # results have memory of their own
     found, square = None, a

@@ -250,7 +250,7 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
         NumericError: if a matrix holds NaN or infinity.
         ArgumentError: if there is no such mode; for pivoting of a stack, or of an Operation.
     """
-    if mode not in ("reduced", "complete", "r"):
+    if not isinstance(mode, str) or mode not in ("reduced", "complete", "r"):
         raise ArgumentError(f'qr: mode must be "reduced", "complete" or "r", got {mode!r}')
     if truth("qr", "pivoting", pivoting):
         return _pivoted(operand("qr", "a", a, 2), mode)

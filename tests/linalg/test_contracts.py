@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import MagmaDNNError
+from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.runtime import Executable
 
 la = md.linalg
@@ -152,3 +152,48 @@ def test_what_is_not_finite(name: str) -> None:
         a[2, 1] = wrong
         with pytest.raises(MagmaDNNError, match=r"nan|NaN|inf"):
             of_one(name)(a)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_determinants_and_inverses_of_matrices_whose_size_is_open(n: int) -> None:
+    draw = np.random.default_rng(8)
+    values = draw.normal(size=(3, n, n)) + 3 * np.eye(n)[::-1]
+    a = md.placeholder("a", (None, "n", "n"), "float64")
+    given = {a: values}
+    found: dict[str, tuple[Any, Array]] = {
+        "det": (la.det(a), np.linalg.det(values)),
+        "log": (la.slogdet(a)[1], np.linalg.slogdet(values)[1]),
+        "inv": (la.inv(a), np.linalg.inv(values)),
+        "power": (la.matrix_power(a, -2), np.linalg.matrix_power(values, -2)),
+        "none": (la.matrix_power(a, 0), np.linalg.matrix_power(values, 0)),
+        "slope": (
+            md.grad(la.slogdet(a)[1].sum(), a),
+            np.swapaxes(np.linalg.inv(values), -1, -2),
+        ),
+        "unit": (
+            la.solve_triangular(a, a, lower=True, unit_diagonal=True),
+            np.linalg.solve(np.tril(values, -1) + np.eye(n), values),
+        ),
+    }
+    for name, (one, expected) in found.items():
+        np.testing.assert_allclose(one.eval(given), expected, rtol=1e-11, atol=1e-11, err_msg=name)
+    scipy = pytest.importorskip("scipy.linalg")
+    np.testing.assert_allclose(la.expm(a).eval(given), scipy.expm(values), rtol=1e-11, atol=1e-11)
+
+
+def test_arrays_in_place_of_names_are_refused_and_numbers_of_numpy_are_taken() -> None:
+    a, bad = np.diag([1.0, 2.0, 4.0]), np.ones(3)
+    for call in (
+        lambda: la.norm(a, bad),
+        lambda: la.norm(a, bad, axis=0),
+        lambda: la.cond(a, bad),
+        lambda: la.eigh(a, bad),
+        lambda: la.eigvalsh(a, bad),
+        lambda: la.qr(a, bad),
+        lambda: la.norm(a, np.bool(True)),
+        lambda: la.cond(a, float("nan")),
+    ):
+        with pytest.raises(ArgumentError, match="must be"):
+            call()
+    assert la.cond(a, np.int64(1)) == la.cond(a, np.float32(1)) == 4
+    np.testing.assert_allclose(la.norm(a, np.int64(3), axis=1).numpy(), [1, 2, 4])

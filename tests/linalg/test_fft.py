@@ -227,3 +227,36 @@ def test_transforms_of_values_do_not_go_through_the_op(monkeypatch: pytest.Monke
         md.fft.fft(x, axis=2)
     x[0, 0] = np.inf
     assert not np.isfinite(np.asarray(md.fft.fft(x))[0]).any()
+
+
+@pytest.mark.parametrize("size", [3, 8, 11])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_sizes_to_transform_may_differ_where_others_are_open(size: int, axis: int) -> None:
+    """Zeros behind, or numbers cut, of batches of any size, and along an axis whose size is open itself."""
+    x = md.placeholder("x", (None, 5, "time"), "float64")
+    found = md.fft.rfft(x, n=size, axis=axis)
+    np.testing.assert_allclose(
+        found.eval({x: REAL}), np.fft.rfft(REAL, n=size, axis=axis), atol=1e-13
+    )
+    known = md.variable("known", REAL)
+    loss = (md.ops.abs(md.fft.rfft(known, n=size, axis=axis)) ** 3).sum()
+    open_loss = (md.ops.abs(found) ** 3).sum()
+    slope = md.grad(open_loss, x).eval({x: REAL})
+    np.testing.assert_allclose(slope, md.grad(loss, known).eval(), atol=1e-13)
+
+
+def test_shifts_and_convolutions_of_batches_of_any_size() -> None:
+    x, word = md.placeholder("x", (None, 5, 8), "float64"), RNG.normal(size=3)
+    for name in ("fftshift", "ifftshift"):
+        for axes in (None, 0, (0, 2)):
+            shifted = getattr(md.fft, name)(x, axes=axes)
+            for rows in (REAL, REAL[:2], REAL[:1], REAL[:0]):
+                np.testing.assert_array_equal(
+                    shifted.eval({x: rows}), getattr(np.fft, name)(rows, axes=axes)
+                )
+    for mode in ("full", "same", "valid"):
+        expected = np.apply_along_axis(np.convolve, -1, REAL, word, mode)
+        found = md.fft.convolve(x, word, mode).eval({x: REAL})
+        np.testing.assert_allclose(found, expected, atol=1e-13)
+    with pytest.raises(ShapeError, match="the size of axis -3 of a must be known, got batch"):
+        md.fft.convolve(x, word[:, None, None], axis=-3)
