@@ -55,3 +55,17 @@ def test_copies_have_elements_of_their_own_and_pickle_says_where_they_are() -> N
         np.testing.assert_array_equal(np.asarray(A), np.ones((3, 2)))
     with pytest.raises(ArgumentError, match="pickle: the elements lie on workers: take"):
         pickle.dumps(A)
+
+
+def test_places_and_numbers_without_axes_can_be_written_to() -> None:
+    """Those of a vector were scalars of NumPy's: writes were lost, or ended in a TypeError."""
+    w = alone()
+    for find in (dm.argmax, dm.argmin):
+        place = find(w.array(np.array([3.0, 1.0, 5.0])))
+        place[()] = 7
+        place += w.array(np.array(2))
+        assert np.asarray(place) == 9 and np.asarray(place).shape == ()
+    A = w.zeros((2, 3))
+    A[1, 2] = np.array(4.5)
+    A[0] = np.array(2, np.float32)
+    np.testing.assert_array_equal(np.asarray(A), [[2, 2, 2], [0, 0, 4.5]])

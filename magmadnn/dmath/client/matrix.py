@@ -213,8 +213,8 @@ class Matrix:
         given = value.shape if isinstance(value, Matrix) else np.shape(value)
         known = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
         refuse_complex("assign", known, self.dtype)
-        if isinstance(value, np.ndarray) and value.ndim:
-            value = self._session.array(value, dtype=self.dtype)
+        if isinstance(value, np.ndarray):
+            value = self._session.array(value, dtype=self.dtype) if value.ndim else value[()]
         try:
             fits = np.broadcast_shapes(shape, given) == shape
         except ValueError:

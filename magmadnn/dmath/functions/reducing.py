@@ -258,7 +258,10 @@ def along(name: str, x: Parts, axis: int = -1, descending: bool = False) -> Part
     x = remap(x, layout, share=True)
     function = _along_function(name, x.team.xp, descending)
     dtype = reduced_dtype(name, x.dtype)
-    blocks = {n: function(b, axis).astype(dtype, copy=False) for n, b in x.blocks.items()}
+    blocks = {  # a place in a vector is a scalar of NumPy's, which could not be written to
+        n: x.team.xp.asarray(function(b, axis)).astype(dtype, copy=False)
+        for n, b in x.blocks.items()
+    }
     if name not in _LOST:
         return Parts(x.team, layout, dtype, blocks)
     cuts = tuple(c for i, c in enumerate(layout.cuts) if i != axis)
