@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError, NumericError, ShapeError, quoted
+from magmadnn.errors import ArgumentError, NumericError, quoted
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
-from magmadnn.graph.signature import by_signature, shape_text
+from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import elementwise, last_axes
 from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import abs as abs_

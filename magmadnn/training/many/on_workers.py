@@ -31,9 +31,9 @@ from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.history import History
 from magmadnn.training.model.fitting import way_of
-from magmadnn.training.model.loading import model_from
+from magmadnn.training.model.loading import model_sent
 from magmadnn.training.model.parts import trained_of
-from magmadnn.training.model.saving import model_record
+from magmadnn.training.model.saving import sent_record
 from magmadnn.training.model.training_step import Carried, carried_from
 from magmadnn.workers import Answer, Worker, Workers, handler
 
@@ -80,7 +80,7 @@ def fit_on_workers(
     settings = {} if carried is None else carried.settings
     saving = [callback.settings for callback in callbacks if isinstance(callback, Checkpoint)]
     arguments: dict[str, Any] = {
-        "model": model_record(model), "executor": model.executor, "settings": settings_record(settings),
+        "model": sent_record(model), "executor": model.executor, "settings": settings_record(settings),
         "values": held.numbered(model.values()), "state": held.numbered(state),
         "x": held.numbered(x), "y": held.numbered(y), "weights": held.numbered(sample_weight),
         "validation": held.numbered(validation_data),
@@ -201,7 +201,7 @@ def _laid_out(model: Model, size: int) -> Weights:
 def _prepared(arguments: dict[str, Any], arrays: list[Any]) -> tuple[Model, dict[str, Any]]:
     """The model that a client has sent, and what it is trained with."""
     given = Arrays(arrays)
-    model = model_from(arguments["model"])
+    model = model_sent(arguments["model"])
     model.executor = arguments["executor"]
     model.assign(given.value(arguments["values"]))
     settings = settings_from(arguments["settings"])

@@ -28,6 +28,7 @@ from magmadnn.training.loop.resuming import part_of
 from .model import Model
 from .plain.architecture import build
 from .plain.codec import Custom, decode
+from .plain.elsewhere import imported
 
 MODEL = Fields(
     {
@@ -85,6 +86,16 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
         reason = shown(error if isinstance(error, MagmaDNNError) else repr(error), 500)
         raise CheckpointError(f"the model's description is damaged: {reason}") from error
     return model
+
+
+def model_sent(record: dict[str, Any]) -> Model:
+    """The model that a client has sent, with initial parameters.
+
+    Raises:
+        ArgumentError: if something that the model is made of is not found by these workers.
+        CheckpointError: as `model_from`.
+    """
+    return model_from(record["model"], imported(record["others"]))
 
 
 _GOES_ON = (

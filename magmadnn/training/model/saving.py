@@ -10,7 +10,8 @@ from magmadnn.storage.checkpoint import State, save_state
 from magmadnn.storage.disk import as_path
 
 from .plain.architecture import describe
-from .plain.codec import encode
+from .plain.codec import encode, items_of_others
+from .plain.elsewhere import record_of
 
 if TYPE_CHECKING:
     from .model import Model
@@ -31,6 +32,13 @@ def model_record(model: Model) -> dict[str, Any]:
         "columns": {name: schema.to_json() for name, schema in model.columns.items()},
         "preparation": _preparation_record(model),
     }
+
+
+def sent_record(model: Model) -> dict[str, Any]:
+    """The same for workers, with where they find classes and functions that are not magmadnn's."""
+    with items_of_others() as items:
+        record = model_record(model)
+    return {"model": record, "others": record_of(items.values())}
 
 
 def _preparation_record(model: Model) -> dict[str, Any] | None:

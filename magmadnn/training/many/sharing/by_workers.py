@@ -17,10 +17,10 @@ from magmadnn.training.many.asked import Asked
 from magmadnn.training.many.in_client import Arrays, settings_from, settings_record
 from magmadnn.training.many.running.room import devices_of, sharing_memory
 from magmadnn.training.many.told import Told
-from magmadnn.training.model.loading import model_from
+from magmadnn.training.model.loading import model_sent
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.parts import trained_of
-from magmadnn.training.model.saving import model_record
+from magmadnn.training.model.saving import sent_record
 from magmadnn.training.model.training_step import Carried, carried_from
 from magmadnn.workers import Answer, Worker, Workers, handler
 
@@ -78,7 +78,7 @@ def _sent(number: int, model: Model, asked: Asked, held: Arrays) -> dict[str, An
     rows, kept = asked.rows[number], asked.held[number]
     return {
         "number": number,
-        "model": model_record(model),
+        "model": sent_record(model),
         "executor": model.executor,
         "origin": model._origin,
         "values": held.numbered(model.values()),
@@ -134,7 +134,7 @@ def fit_many(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> An
 
 def _built(record: Mapping[str, Any], given: Arrays) -> Model:
     """A model that a client has sent."""
-    model = model_from(record["model"])
+    model = model_sent(record["model"])
     model.executor = record["executor"]
     model.assign(given.value(record["values"]))
     model._origin = record["origin"]

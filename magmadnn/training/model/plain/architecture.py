@@ -31,7 +31,7 @@ from magmadnn.layers.layer import Layer, LayerCall, ParameterName
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.tensor import Operation, Placeholder, Tensor, Variable, placeholder
 
-from .codec import Custom, decode, encode
+from .codec import Custom, decode, encode, note_item
 
 Made = TypeVar("Made")
 _LARGEST_CONSTANT = 4096  # elements; more belong into a layer's state
@@ -130,6 +130,7 @@ def _entry(node: Node, numbers: dict[Node, int], layers: dict[Layer, int]) -> di
     if node.op is SIZE:
         return {"size": encode(node.attributes["dim"]), "dtype": node.dtype.name}
     if isinstance(node.op, Op):
+        note_item(node.op)
         attributes = {k: encode(v) for k, v in node.attributes.items()}
         return {"op": node.op.name, "attributes": attributes, "inputs": sources}
     raise GraphError(

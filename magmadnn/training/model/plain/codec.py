@@ -7,7 +7,9 @@ in a closed list: magmadnn's own classes, and what the caller hands over as `cus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +20,9 @@ from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownN
 from magmadnn.graph.dim import Dim, Factor, Quotient
 from magmadnn.graph.op import REGISTRY, Op
 from magmadnn.memory.dtypes import as_dtype
+
+# What is encoded by its name alone, by id; None where nobody asks.
+_others: ContextVar[dict[int, Any] | None] = ContextVar("magmadnn_items_of_others", default=None)
 
 
 class Custom:
@@ -72,6 +77,25 @@ def _named() -> dict[str, Any]:
     return _known() | {f"losses.{function.__name__}": function for function, _ in LOSS_FUNCTIONS}
 
 
+@contextmanager
+def items_of_others() -> Iterator[dict[int, Any]]:
+    """Classes, functions and ops that are not magmadnn's, of all that is encoded meanwhile."""
+    found: dict[int, Any] = {}
+    token = _others.set(found)
+    try:
+        yield found
+    finally:
+        _others.reset(token)
+
+
+def note_item(item: Any) -> None:
+    """Keep something that is encoded by its name, if it is not magmadnn's."""
+    found = _others.get()
+    module = item.numpy.__module__ if isinstance(item, Op) else item.__module__
+    if found is not None and module.partition(".")[0] != "magmadnn":
+        found[id(item)] = item
+
+
 def encode(value: Any) -> Any:
     """`value` as JSON data.
 
@@ -94,6 +118,7 @@ def encode(value: Any) -> Any:
         terms = value.terms.items()
         return {"dim": [[list(map(_encode_factor, factors)), number] for factors, number in terms]}
     if isinstance(value, Op):
+        note_item(value)
         return {"op": value.name}
     if is_dataclass(value) and not isinstance(value, type):
         return _encode_record(value)
@@ -101,6 +126,7 @@ def encode(value: Any) -> Any:
     if own is not None:
         return {"magmadnn": own}
     if callable(value) and getattr(value, "__name__", "<lambda>") != "<lambda>":
+        note_item(value)
         return {"custom": value.__name__}
     raise GraphError(
         f"save: {value!r} cannot be written down; use a named function, and hand it over when loading: "
@@ -137,6 +163,7 @@ def _encode_record(value: Any) -> dict[str, Any]:
     for name, known in _known().items():
         if known is cls:
             return {"class": name, "settings": settings}
+    note_item(cls)
     return {"class": cls.__name__, "settings": settings}
 
 
