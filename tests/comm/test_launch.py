@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -279,3 +280,13 @@ def test_a_signal_to_the_launcher_leaves_no_process(number: int, tmp_path: Path)
     ) and time.monotonic() < until:
         time.sleep(0.02)
     assert not left
+
+
+def test_jobs_start_where_standard_files_are_closed(tmp_path: Path) -> None:
+    """As a daemon's may be; the number 1 then belongs to a socket or a file of this library's."""
+    script = tmp_path / "closed.py"
+    script.write_text("open(f'{__file__}.{__import__(\"os\").getpid()}', 'w')\n")
+    command = f"exec {shlex.quote(sys.executable)} -m magmadnn launch -n 2 {script} <&- >&- 2>&-"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run(["sh", "-c", command], env=environment, timeout=60).returncode == 0
+    assert len(list(tmp_path.glob("closed.py.*"))) == 2

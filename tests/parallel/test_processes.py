@@ -219,3 +219,80 @@ def _target(path: Path) -> str:
         return str(path.readlink())
     except OSError:
         return ""
+
+
+SLOW = """
+import os
+import time
+
+import numpy as np
+
+import magmadnn as md
+
+
+class Slow(md.callbacks.Callback):
+    def on_batch_end(self, fit):
+        print(f"step {fit.steps}", flush=True)
+        time.sleep(float(os.environ["SLOW"]))
+
+
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("f")
+model = md.Model([md.layers.Input(4), md.layers.Dense(1)], loss="mse", optimizer="adam")
+rank = md.comm.world().rank
+os.write(1, b"<%d %d>\\n" % (rank, os.getpid()))
+try:
+    model.fit(
+        x, x[:, :1], batch_size=16, epochs=2, callbacks=[Slow(), md.callbacks.Checkpoint("kept")]
+    )
+except BaseException as error:
+    os.write(1, f"rank {rank} was ended by {error!r}\\n".encode())
+    raise
+os.write(1, b"all is done\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "rank"),
+    [
+        (signal.SIGINT, None),
+        pytest.param(signal.SIGTERM, None, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.long),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "SIGTERM to rank 1"],
+)
+def test_ranks_finish_their_step_and_save_when_a_signal_ends_the_job(
+    number: int, rank: int | None, tmp_path: Path
+) -> None:
+    """Also where the step takes longer than a job without checkpoints is given; whichever rank is told."""
+    pytest.importorskip("mpi4py")
+    (tmp_path / "train.py").write_text(SLOW)
+    command = [sys.executable, "-m", "magmadnn", "launch", "-n", "2", "train.py"]
+    given: dict[str, Any] = {"cwd": tmp_path, "text": True, "stderr": subprocess.STDOUT}
+    job = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"SLOW": "1.5"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # not ignored
+        **given,
+    )
+    assert job.stdout is not None
+    processes, seen = dict[str, int](), ""
+    while "step 2" not in seen:  # the first one tells what steps take, so one may end at once
+        seen = job.stdout.readline()
+        assert seen, "it ended by itself"
+        if found := re.fullmatch(r"<(\d) (\d+)>\n", seen):
+            processes[found[1]] = int(found[2])
+    os.kill(job.pid if rank is None else processes[str(rank)], number)
+    said = job.communicate(timeout=60)[0]
+    assert job.returncode == (130 if number == signal.SIGINT else 143)
+    for one in (0, 1):
+        assert f"rank {one} was ended by SystemExit(143)" in said
+    assert "all is done" not in said
+    if rank is None:
+        assert "the ranks finish a step and save; Ctrl-C again ends them at once" in said
+    steps = said.count("step ") - said.count("a step and save")
+    goes_on = subprocess.run(
+        command, capture_output=True, env=os.environ | {"SLOW": "0"}, timeout=90, cwd=tmp_path
+    ).stdout.decode()
+    assert goes_on.count("all is done") == 2
+    assert goes_on.count("step ") == 8 - 2 - steps  # of those that were done none is done again

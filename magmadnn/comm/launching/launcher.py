@@ -38,7 +38,18 @@ _RANGES: Final = ("MPIEXEC_PORT_RANGE", "MPIEXEC_PORTRANGE", "MPICH_PORT_RANGE")
 _CHILD: Final = Path(__file__).with_name("child.py")
 _LOOK: Final = 0.05  # seconds between two looks at the ranks
 _BEGIN: Final = 0.7  # seconds for MPI to begin on ranks that have called it
+_SAVE: Final = 600.0  # seconds for ranks that were asked to end to finish a step and save
+_LEAVE: Final = 10.0  # seconds for the others to end, after one of them has
+_SAY: Final = 1.0  # seconds until it is said what is waited for
 _GRACE: Final = 0.3  # seconds for what ends by itself, after one rank has
+
+
+def _is_passed_on(number: int) -> bool:
+    """Whether a process that is started has this file: a daemon's is closed, or another took its number."""
+    try:
+        return os.get_inheritable(number)
+    except OSError:
+        return False
 
 
 class Job:
@@ -82,6 +93,9 @@ class Job:
             | dict(environment or {})
         )
         child = [sys.executable, str(_CHILD), str(SLOT), str(STATE), *program]
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if name not in options and not _is_passed_on(number):
+                options[name] = subprocess.DEVNULL  # mpiexec does not start without it
         self.process = subprocess.Popen(
             [*starter.command(ranks), *child],
             env=given,
@@ -148,6 +162,27 @@ class Job:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
 
+    def ask(self) -> None:
+        """Tell the ranks to end, and wait for those that finish a step and save before; not for ever."""
+        entries = [entry for entry in self.ledger.entries() if entry is not None]
+        ranks = [one for e in entries if _is_of_job(one := e.process, self._folder.name)]
+        for one in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGTERM)
+        begun, until, said = time.monotonic(), time.monotonic() + _SAVE, False
+        while time.monotonic() < until and self.process.poll() is None:
+            alive = [one for one in ranks if _alive(one)]
+            if not alive:
+                return
+            if len(alive) < len(ranks):  # rank 0 has saved before others end
+                until = min(until, time.monotonic() + _LEAVE)
+                ranks = alive
+            if not said and time.monotonic() - begun > _SAY:
+                said = True
+                text = "magmadnn: the ranks finish a step and save; Ctrl-C again ends them at once"
+                print(text, file=sys.stderr, flush=True)
+            time.sleep(_LOOK)
+
     def end(self) -> None:
         """Leave no process and no shared memory behind."""
         processes = [e.process for e in self.ledger.entries() if e is not None]
@@ -179,6 +214,11 @@ def run_job(ranks: int, program: Sequence[str]) -> int:
     job = Job(ranks, program)
     try:
         return job.wait()
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C, SIGTERM
+        job.ask()
+        raise
     finally:
         job.end()
 

@@ -55,6 +55,18 @@ class Callback:
         if first is None and keeps:
             self._first = copy.deepcopy((self.state(), self.tensors()))
 
+    @property
+    def interrupted_by(self) -> int | None:
+        """The signal that ends training; None if none came to it."""
+        return None
+
+    def hear(self, number: int) -> None:
+        """Take a signal that another rank was sent as if it had come to this one."""
+
+    def elsewhere(self) -> Callback | None:
+        """What the other ranks call, where this one is called on rank 0 alone; None for nothing."""
+        return None
+
     def on_train_begin(self, fit: Fit) -> None:
         """Before the first step, and before a training that was saved is resumed."""
 

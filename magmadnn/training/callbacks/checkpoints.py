@@ -90,6 +90,15 @@ class Checkpoint(Callback):
         """The signal that ended training; None if none did."""
         return None if self._signals is None else self._signals.requested
 
+    def hear(self, number: int) -> None:
+        """Save at the next step, and end, as another rank was asked to."""
+        if self._signals is not None:
+            self._signals.hear(number)
+
+    def elsewhere(self) -> Callback | None:
+        """On other ranks signals wait until this one has saved."""
+        return Waiting() if self.signals else None
+
     def on_train_begin(self, fit: Fit) -> None:
         """Listen to signals."""
         self._monitor.begin(fit)
@@ -188,3 +197,32 @@ class Checkpoint(Callback):
     def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
         """Go on comparing with it."""
         self._monitor.restore(state)
+
+
+class Waiting(Callback):
+    """On ranks that save nothing: SIGTERM and Ctrl-C end them when rank 0 has saved, which hears of it."""
+
+    is_everywhere = True
+    stands_aside = True
+
+    def __init__(self) -> None:
+        self._signals = StopRequest()
+
+    @property
+    def interrupted_by(self) -> int | None:
+        """The signal that came here, or to another rank."""
+        return self._signals.requested
+
+    def hear(self, number: int) -> None:
+        """Take a signal of another rank's as one's own."""
+        self._signals.hear(number)
+
+    def on_train_begin(self, fit: Fit) -> None:
+        """Listen."""
+        self._signals.__enter__()
+
+    def on_train_end(self, fit: Fit) -> None:
+        """Give signals back to the program."""
+        self._signals.__exit__(None, None, None)
+        if fit.completed:
+            self._signals.pass_on()
