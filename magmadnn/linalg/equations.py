@@ -50,6 +50,7 @@ from ._matrices import (
 from ._operands import SlogdetResult, operand, operands, refuse_unless_square, truth
 from .factorisations import factorisation, triangular
 from .factorisations.elimination import (
+    GRADIENT,
     eliminated,
     exchanging,
     lu_factored,
@@ -67,7 +68,8 @@ from .iterative.refinement import refined
 def _numpy(a: Array, b: Array, transpose: bool, of: str) -> Array:
     a, b = computed(a, b)
     refuse_unless_finite(of, "a", a)
-    refuse_unless_finite(of, "b", b)
+    if not of.startswith(GRADIENT):
+        refuse_unless_finite(of, "b", b)
     try:
         return np.linalg.solve(np.swapaxes(a, -1, -2) if transpose else a, b)
     except np.linalg.LinAlgError:
@@ -84,6 +86,7 @@ def _decomposed(a: Any, b: Any, transpose: bool, of: str) -> Any:
 
 def _vjp(g: Any, x: Any, a: Any, b: Any, transpose: bool, of: str) -> tuple[Any, Any]:
     """With op(A) X = B: dB = op(A)^-T dX, d op(A) = -dB X^T."""
+    of = of if of.startswith(GRADIENT) else GRADIENT + of
     db = solved(a, g, transpose=not transpose, of=of)
     left, right = (x, db) if transpose else (db, x)
     return -matmul(left, transposed(right)), db

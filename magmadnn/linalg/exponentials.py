@@ -14,7 +14,7 @@ from magmadnn.graph.signature import by_signature
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import abs as abs_
-from magmadnn.ops import broadcast_to, cast, concat, expand_dims, greater, matmul, where
+from magmadnn.ops import broadcast_to, cast, concat, equal, expand_dims, greater, matmul, where
 from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
 from magmadnn.tensor import Tensor
@@ -46,12 +46,15 @@ def _exp_numpy(a: Array) -> Array:
 def _exp_vjp(g: Any, y: Any, a: Any) -> Any:
     """The upper right block of exp [[A^T, g], [0, A^T]].
 
-    As in Mathias, A chain rule for matrix functions, 1996, theorem 2.1.
+    As in Mathias, A chain rule for matrix functions, 1996, theorem 2.1. Where g has overflowed, as with
+    mixed_fp16, whose step is left out then, it is NaN or infinity: no exponential of that is asked for.
     """
     n, turned = a.shape[-1], transposed(a)
-    g = broadcast_to(g, a.shape)
+    given = broadcast_to(g, a.shape)
+    g = where(equal(given - given, 0), given, 0)
+    lost = sum_(given - g, axis=(-2, -1), keepdims=True)  # 0 of finite numbers
     both = concat([concat([turned, g], axis=-1), concat([turned * 0, turned], axis=-1)], axis=-2)
-    return exponential(both)[..., :n, n:]
+    return exponential(both)[..., :n, n:] + lost
 
 
 def _exp_reference(a: Array) -> Array:

@@ -147,3 +147,48 @@ def test_an_object_file_does_not_hold_libraries(tmp_path: Path) -> None:
         GraphError, match=r"op cholesky of layer whiten_1 is a call of potrf of LAPACK"
     ):
         model.export(tmp_path / "net.o")
+
+
+class Whitening(md.layers.Layer):
+    """A function of x [rows, 4] and a trained matrix."""
+
+    function: str
+
+    def build(self, x: Any) -> None:
+        self.root = self.parameter("root", (4, 4), md.init.normal(), x.dtype)
+
+    def forward(self, x: Any) -> Any:
+        a = self.root @ self.root.T + np.eye(4, dtype=x.dtype)
+        if self.function == "solve":
+            return md.linalg.solve(a, x.T).T
+        if self.function == "stack":
+            stack = x[:, :, None] * x[:, None, :] + a
+            return md.linalg.solve(stack, x[:, :, None])[:, :, 0]
+        return x @ getattr(md.linalg, self.function)(a * 0.3)
+
+
+@pytest.mark.parametrize("function", ["solve", "stack", "inv", "expm"])
+def test_steps_of_mixed_fp16_whose_gradients_overflow_are_left_out(function: str) -> None:
+    """The gradient's right sides are infinite then: that was an error of `solve`."""
+    draw = np.random.default_rng(2)
+    x = draw.normal(size=(20, 4)).astype(np.float32)
+    y = (300 * draw.normal(size=(20, 2))).astype(np.float32)
+    found = []
+    for executor in ("native", "reference"):
+        layers = [
+            md.layers.Input((4,)),
+            md.layers.Dense(4),
+            Whitening(function),
+            md.layers.Dense(2),
+        ]
+        model = md.Model(
+            layers, loss="mse", optimizer=md.optim.SGD(1e-5), seed=3, precision="mixed_fp16"
+        )
+        model.executor = executor
+        before = {name: value.copy() for name, value in model.values().items()}
+        first = model.fit(x, y, batch_size=5, epochs=1, verbose=False)["loss"][0]
+        left_out = all((value == before[name]).all() for name, value in model.values().items())
+        last = model.fit(x, y, batch_size=5, epochs=7, verbose=False)["loss"][-1]
+        assert left_out and last < first  # all of the first epoch, and not all of the others
+        found.append(last)
+    assert found[0] == pytest.approx(found[1], rel=1e-3)

@@ -29,6 +29,9 @@ from magmadnn.linalg._elsewhere import factored, lies_elsewhere, substituted
 from magmadnn.linalg._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
 
 _LARGE = 32  # rows from which on a call for each matrix is faster
+# What `of` begins with in gradients. Theirs may overflow, as with mixed_fp16, whose step is left out then; so
+# NaN and infinity on the right stay in their matrix.
+GRADIENT = "gradient of "
 _WHY = "what is made of factors has gradients of its own"
 
 
@@ -158,10 +161,11 @@ def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
     """Substitution by LAPACK's getrs; without it, or for many small ones, by equations with each triangle.
 
     Raises:
-        NumericError: for a 0 in U, or a right side that is not finite.
+        NumericError: for a 0 in U, or a right side that is not finite, but not in gradients.
     """
     factors, b = computed(factors, b)
-    refuse_unless_finite(of, "b", np.swapaxes(b, -1, -2))
+    if not of.startswith(GRADIENT):
+        refuse_unless_finite(of, "b", np.swapaxes(b, -1, -2))
     exchanges, both = (
         factors[..., 0, :].real.astype(np.int64),
         np.swapaxes(factors[..., 1:, :], -1, -2),
