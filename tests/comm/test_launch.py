@@ -290,3 +290,18 @@ def test_jobs_start_where_standard_files_are_closed(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     assert subprocess.run(["sh", "-c", command], env=environment, timeout=60).returncode == 0
     assert len(list(tmp_path.glob("closed.py.*"))) == 2
+
+
+@pytest.mark.parametrize("rank", ["0", "1", "all"])
+def test_the_code_that_a_script_ends_with_is_the_job_s(rank: str, tmp_path: Path) -> None:
+    """Not that of SIGTERM, by which the launcher ends the other ranks."""
+    script = tmp_path / "coded.py"
+    ends = f"if {rank == 'all'} or comm.rank == {rank if rank != 'all' else 0}: sys.exit(3)\n"
+    script.write_text(BEGIN + "comm.barrier()\n" + ends + "comm.barrier()\n")
+    job = subprocess.run(
+        [sys.executable, "-m", "magmadnn", "launch", "-n", "2", str(script)],
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=60,
+    )
+    assert job.returncode == 3

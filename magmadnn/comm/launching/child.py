@@ -15,6 +15,8 @@ import signal
 import sys
 from typing import Any
 
+EXIT = "exit."  # with a rank's number a file beside the ledger, of the code that it ended with
+
 
 def main(slot: int, state: int) -> None:
     """Run the program of the arguments in a process of its own."""
@@ -48,6 +50,15 @@ def _rank_in_job() -> int:
     return next(int(os.environ[name]) for name in names if name in os.environ)
 
 
+def _tell_code(code: Any) -> None:
+    """Write the code that a rank ends with beside the ledger, where the launcher is on this machine."""
+    from pathlib import Path
+
+    place = Path(os.environ["MAGMADNN_LEDGER"]).with_name(f"{EXIT}{_rank_in_job()}")
+    with contextlib.suppress(OSError):
+        place.write_text(str(code & 0xFF if isinstance(code, int) else 1))
+
+
 def _run(words: list[str]) -> None:
     """What the rank does."""
     import functools
@@ -72,6 +83,7 @@ def _run(words: list[str]) -> None:
             runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
+            _tell_code(end.code)  # MPI may wait for the others before this process has ended
             if ledger is not None:
                 ledger.leave(FAILED)
             raise

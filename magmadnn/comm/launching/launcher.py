@@ -31,6 +31,7 @@ from magmadnn.comm.ledger import (
 from magmadnn.comm.shared_memory import remove_files
 from magmadnn.errors import ArgumentError, CommunicationError
 
+from .child import EXIT
 from .wheels import find_starter
 
 MOST_RANKS: Final = 1024
@@ -149,14 +150,24 @@ class Job:
             if ended:
                 break
             time.sleep(_LOOK)
+        own = 0
         if said:
             self._wait_for_end(_GRACE)
+            own = self._own_code()
         self.end()
         code = self.process.returncode
         if said:
             print(f"magmadnn: {said}: the job has ended", file=sys.stderr, flush=True)
-            return code if code > 0 else 1
+            return own or (code if code > 0 else 1)
         return 128 - code if code < 0 else code
+
+    def _own_code(self) -> int:
+        """The code that a rank has ended with by itself, rather not the 1 of errors; 0 if none has told."""
+        codes = list[int]()
+        for rank in range(self.ranks):
+            with contextlib.suppress(OSError, ValueError):
+                codes.append(int((Path(self._folder.name) / f"{EXIT}{rank}").read_text()))
+        return next((code for code in codes if code != 1), codes[0] if codes else 0)
 
     def _wait_for_end(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
