@@ -80,10 +80,20 @@ def _matmul_vjp(g: Any, y: Any, x: Any, w: Any) -> tuple[Any, Any]:
     if w.ndim == 1:
         dx, dw = _matmul_vjp(expand_dims(g, -1), y, x, expand_dims(w, -1))
         return dx, squeeze(dw, -1)
-    dx = matmul(g, swapaxes(w, -1, -2))
+    turned = _is_turned(x), _is_turned(w)  # what turns a gradient back undoes this: rows stay rows
+    dx = _turned(matmul(w, _turned(g))) if turned[0] else matmul(g, _turned(w))
     if w.ndim == 2 and x.ndim > 2:  # one contraction over all leading axes, not a batch and a sum
         x, g = _as_matrix(x), _as_matrix(g)
-    return dx, matmul(swapaxes(x, -1, -2), g)
+    return dx, _turned(matmul(_turned(g), x)) if turned[1] else matmul(_turned(x), g)
+
+
+def _turned(x: Any) -> Any:
+    return swapaxes(x, -1, -2)
+
+
+def _is_turned(x: Any) -> bool:
+    """Whether an operand is a stack of matrices whose columns were rows before axes were reordered."""
+    return x.ndim > 2 and x.op is transpose and x.attributes["axes"][-2] == x.ndim - 1
 
 
 def _as_matrix(x: Any) -> Any:
@@ -260,11 +270,19 @@ def _einsum_nodes(*xs: Any, subscripts: str) -> Any:
     if len(kept) == 1:
         (x, term), order = kept[0], right
     else:
+        if _is_stacked_last(kept[0][1], kept[1][1], right):
+            kept.reverse()  # so that rows of the product are rows of the result
         x, order = _product_of_two(*kept[0], *kept[1], right), right
         term = "".join(c for c in kept[0][1] if c in kept[1][1] and c in right)
         term += "".join(c for c in kept[0][1] if c not in kept[1][1])
         term += "".join(c for c in kept[1][1] if c not in kept[0][1])
     return x and transpose(x, tuple(term.index(c) for c in order))
+
+
+def _is_stacked_last(left: str, right: str, result: str) -> bool:
+    """Whether the last axis of a stack of matrices is one that only the left operand has."""
+    stacked = any(c in left and c in right for c in result)
+    return stacked and result[-1] not in right and any(c not in left for c in right)
 
 
 def _pair_by_pair(parts: list[tuple[Any, str]], result: str) -> Any:
@@ -308,19 +326,19 @@ def _product_of_two(x: Any, left: str, w: Any, right: str, result: str) -> Any:
         return None
     batch, summed = [c for c in both if c in result], [c for c in both if c not in result]
     own = [c for c in left if c not in right], [c for c in right if c not in left]
-    rows = _grouped(x, left, (batch, own[0], summed))
-    columns = _grouped(w, right, (batch, summed, own[1]))
+    rows = _grouped(x, left, batch, (own[0], summed))
+    columns = _grouped(w, right, batch, (summed, own[1]))
     if not batch:
         rows, columns = _as_matrix(rows), _as_matrix(columns)
     shape = [sizes[0][c] for c in (*batch, *own[0])] + [sizes[1][c] for c in own[1]]
     return reshape(matmul(rows, columns), tuple(shape))
 
 
-def _grouped(x: Any, term: str, groups: tuple[list[str], ...]) -> Any:
-    """The operand with one axis for each group of its axes."""
-    order = tuple(term.index(c) for group in groups for c in group)
+def _grouped(x: Any, term: str, batch: list[str], groups: tuple[list[str], ...]) -> Any:
+    """The operand with its axes of the stack in front, and one axis for each group of the others."""
+    order = tuple(term.index(c) for group in (batch, *groups) for c in group)
     sizes = tuple(product([x.shape[term.index(c)] for c in group]) for group in groups)
-    return reshape(transpose(x, order), sizes)
+    return reshape(transpose(x, order), (*(x.shape[term.index(c)] for c in batch), *sizes))
 
 
 def _einsum_stacked(call: StackedCall) -> Any:

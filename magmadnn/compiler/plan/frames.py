@@ -11,7 +11,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
 
 from .native_plan import NativePlan
-from .parts_in_place import places_of
+from .parts_in_place import places_of, stack_within
 
 
 def frames_of(plan: NativePlan, sizes: Mapping[str, int]) -> dict[Node, Array]:
@@ -53,6 +53,10 @@ def part_of(plan: NativePlan, node: Node, whole: Array, sizes: Mapping[str, int]
         sizes: of symbolic dimensions.
     """
     movement = plan.inside[node]
+    if len(movement.inputs) == 1:
+        found = stack_within(plan.layouts, node, movement, whole, sizes)
+        assert found is not None
+        return found
     shapes = [bind_shape(i.shape, sizes) for i in movement.inputs]
     parts = places_of(movement, whole, shapes, sizes)
     number = [plan.layouts.bases[i] for i in movement.inputs].index(node)

@@ -4,6 +4,9 @@ The parts of a concatenation along the last axis are columns of its result: a ke
 which are further apart than they are long can write there. Those of a single row lie one after the other,
 whatever matrix each is; sums of columns can lie there too. That is decided when all else is: kernels, phases
 and what is stored stay as they are, and only what can walk over rows that lie apart may read such a value.
+
+Products of stacks on a GPU write each matrix wherever a movement wants its rows: attention's heads beside
+each other, [batch, head, time, depth] as [batch, time, head * depth].
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from magmadnn.compiler.kernels.operands import FULL
-from magmadnn.compiler.layout import lies_in_rows, spread_of
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.operands import FULL, ROW, SCALAR
+from magmadnn.compiler.layout import Layouts, lies_in_rows, spread_of
 from magmadnn.compiler.regions.copies import takes_in_rows
 from magmadnn.compiler.regions.draft import Draft, Work
-from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.compiler.regions.region import RegionKind, product_of
 from magmadnn.graph.computed_by import RESULT
-from magmadnn.graph.dim import substitute
+from magmadnn.graph.dim import bind_shape, product, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
 
@@ -56,9 +60,65 @@ def places_of(
     return found
 
 
-def parts_placed(draft: Draft) -> dict[Node, Node]:
-    """For each value that is computed within the result of a movement, that movement."""
-    return _Places(draft).found
+def stack_within(
+    layouts: Layouts, part: Node, node: Node, result: Array, sizes: Mapping[str, int]
+) -> Array | None:
+    """Where a value lies in the result of a movement that gives all of its elements in another order.
+
+    None where none of its axes stand for it: the movement splits or joins those that it reorders.
+
+    Args:
+        layouts: of the program.
+        part: the value, whose memory the movement's operand is a view of.
+        node: the movement.
+        result: its memory, packed.
+        sizes: of symbolic dimensions.
+    """
+    assert isinstance(node.op, Op)
+    (operand,) = node.inputs
+    steps, at = list[Node](), operand
+    while at is not part:
+        steps.append(at)
+        at = at.inputs[0]
+    seen = packed = np.empty(bind_shape(part.shape, sizes), part.dtype)  # nobody touches elements
+    if not packed.size:
+        return np.lib.stride_tricks.as_strided(result, packed.shape, packed.strides)
+    for step in reversed(steps):
+        seen = layouts.seen(step, seen, sizes)
+    attributes = {k: substitute(v, sizes) for k, v in node.attributes.items()}
+    if node.op.boxes is None:
+        one = np.empty(seen.shape, part.dtype)
+        moved = np.asarray(node.op.numpy(one, **attributes))
+        goal = _unmoved(one, moved, result) if np.may_share_memory(moved, one) else None
+    else:
+        (goal, source), *others = node.op.boxes(result, seen, **attributes)
+        whole = isinstance(source, tuple) and source[1] is seen and not others
+        goal = goal if whole and np.may_share_memory(goal, result) else None
+    return None if goal is None else _unmoved(packed, seen, goal)
+
+
+def _unmoved(packed: Array, seen: Array, goal: Array) -> Array | None:
+    """Memory in the shape of a packed array of which `seen` is a view, if that is `goal`; else None."""
+    if seen.shape != goal.shape or seen.size != packed.size:
+        return None
+    axes = zip(seen.strides, seen.shape, goal.strides, strict=True)
+    lies = {(stride, size): step for stride, size, step in axes if size > 1}
+    own = list(zip(packed.strides, packed.shape, strict=True))
+    if sorted(pair for pair in own if pair[1] > 1) == sorted(lies):
+        strides = [lies.get(pair, packed.itemsize) for pair in own]
+        return np.lib.stride_tricks.as_strided(goal, packed.shape, strides)
+    alike = seen.flags.c_contiguous and goal.flags.c_contiguous
+    return goal.reshape(packed.shape) if alike else None
+
+
+def parts_placed(draft: Draft, stacks: bool = False) -> dict[Node, Node]:
+    """For each value that is computed within the result of a movement, that movement.
+
+    Args:
+        draft: with kernels for all regions.
+        stacks: whether products of stacks can write matrices anywhere.
+    """
+    return _Places(draft, stacks).found
 
 
 class _Places:
@@ -68,11 +128,11 @@ class _Places:
         found: the movements, by values.
     """
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, stacks: bool) -> None:
         self.found: dict[Node, Node] = {}
         self._layouts, self._in_place = draft.layouts, draft.in_place
         moves = [w for w in draft.work if w.region.kind is RegionKind.MOVE and w.lowered]
-        if not any(len(work.region.nodes[0].inputs) > 1 for work in moves):
+        if not any(stacks or len(work.region.nodes[0].inputs) > 1 for work in moves):
             return
         self._roots = {self._layouts.bases[root] for root in draft.program.roots}
         self._maker = {node: work for work in draft.work for node in work.needed}
@@ -91,6 +151,23 @@ class _Places:
             (node,) = work.region.nodes
             if len(node.inputs) > 1 and node not in self._roots:
                 self._place_parts(node)
+            elif stacks and len(node.inputs) == 1 and node not in (*self._roots, *self.found):
+                self._place_stack(node)
+
+    def _place_stack(self, node: Node) -> None:
+        """Say that a stack is computed within a movement, if nothing else reads it."""
+        layouts, part = self._layouts, self._layouts.bases[node.inputs[0]]
+        work, readers = self._maker.get(part), self._readers.get(part, ())
+        if work is None or len(readers) != 1 or not _is_stack(work, part):
+            return
+        if part in (*self._roots, *self._in_place) or product(part.shape) != product(node.shape):
+            return
+        own = layouts.padded | layouts.joined.keys()
+        if any(v in own or layouts.loaded(v) is not None for v in self._views.get(part, ())):
+            return
+        goal = stack_within(layouts, part, node, layouts.arrays[node], layouts.sizes)
+        if goal is not None and goal.strides[-1] == goal.itemsize and min(goal.strides) > 0:
+            self.found[part] = node
 
     def _place_parts(self, node: Node) -> None:
         result = self._arrays.get(node, self._layouts.arrays[node])
@@ -188,6 +265,23 @@ class _Places:
             elif spread_of(arrays[node]) != FULL:
                 return False
         return True
+
+
+def _is_stack(work: Work, part: Node) -> bool:
+    """Whether a step computes a stack of products, and nothing of it but this value, row by row."""
+    kernel = None if work.lowered is None else work.lowered.kernel
+    if not isinstance(kernel, Gemm) or work.needed != (part,) or part is work.room:
+        return False
+    if (
+        kernel.joined
+        or product_of(work.region).ndim < 3
+        or part.shape != product_of(work.region).shape
+    ):
+        return False
+    finish = kernel.epilogue
+    if finish is None:
+        return True
+    return isinstance(finish, Finish) and all(o.spread in (SCALAR, ROW) for o in finish.operands)
 
 
 def _is_alike(old: Array, new: Array) -> bool:

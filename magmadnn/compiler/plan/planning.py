@@ -17,6 +17,7 @@ from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.compiler.lower.kernels_of import select
 from magmadnn.compiler.program.absorb import absorb
 from magmadnn.compiler.program.join import join
+from magmadnn.compiler.program.moved_halves import move_halves
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
 from magmadnn.compiler.program.recompute import recompute
@@ -74,6 +75,10 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 
+def _unchanged(draft: Draft) -> Draft:
+    return draft
+
+
 def order(draft: Draft) -> Draft:
     """Regions get phases. Those of one phase do not depend on each other: threads share their work."""
     written = (value for _, value in draft.program.updates)
@@ -83,7 +88,12 @@ def order(draft: Draft) -> Draft:
 
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
-_ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute, remake)))
+_MOVE_HALVES = on_program(move_halves)
+_ON_PROGRAMS: tuple[Pass, ...] = (
+    *map(on_program, (*BEFORE_FUSION, widen)),
+    _MOVE_HALVES,
+    *map(on_program, (recompute, remake)),
+)
 # those that depend on the target's libraries
 _BY_LIBRARIES = {_ON_PROGRAMS[BEFORE_FUSION.index(one)]: one for one in (decompose, absorb, join)}
 _ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)
@@ -93,6 +103,7 @@ LOOKS_FOR: dict[str, Callable[[Node], object]] = {
     absorb.__name__: lambda node: isinstance(node.op, Op) and node.op.absorbs,
     join.__name__: lambda node: isinstance(node.op, Op) and node.op.joins,
     widen.__name__: lambda node: node.dtype.name in HALVES,
+    move_halves.__name__: lambda node: node.dtype.name in HALVES,
     remake.__name__: lambda node: isinstance(node.op, Op) and node.op.kind is OpKind.LIBRARY,
 }
 
@@ -105,7 +116,9 @@ def _passed(
         one: on_program(functools.partial(by, libraries=libraries))
         for one, by in _BY_LIBRARIES.items()
     }
-    if not rounding:
+    if rounding:
+        ways[_MOVE_HALVES] = _unchanged  # kernels round as they read
+    else:
         ways[fuse] = _fuse_without_rounding
     run = functools.partial(_run, check=check, ways=ways, dump=dump)
     if check:
@@ -221,7 +234,9 @@ def _plan_of(
         check,
         () if program is None or isinstance(program, LaterProgram) else open_choices(program),
         _loops(draft, functools.partial(native_plan, **how)),
-        parts_placed(draft) if any(w.region.kind is RegionKind.MOVE for w in draft.work) else {},
+        parts_placed(draft, not how["rounding"])
+        if any(w.region.kind is RegionKind.MOVE for w in draft.work)
+        else {},
         alike=draft.alike,
     )
     dump.add("plan", functools.partial(describe, plan))

@@ -168,8 +168,8 @@ def test_float64_stacks_of_larger_matrices_are_one_call_of_the_library(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("leading", [(3,), (2, 3)])
-def test_stacks_in_uneven_steps_are_a_call_each(leading: tuple[int, ...], device: str) -> None:
-    """[2, 1, ...] beside [1, 3, ...], or beside equal steps: none leads from one pair to the next."""
+def test_stacks_in_uneven_steps_are_few_calls(leading: tuple[int, ...], device: str) -> None:
+    """[2, 1, ...] beside [1, 3, ...], or beside equal steps: one leads along the last axis of both only."""
     rng = np.random.default_rng(4)
     arrays = [rng.standard_normal(shape) for shape in ((2, 1, 33, 35), (*leading, 35, 40))]
     nodes = [placeholder(f"x{k}", Spec(a.shape, a.dtype)) for k, a in enumerate(arrays)]
@@ -177,7 +177,7 @@ def test_stacks_in_uneven_steps_are_a_call_each(leading: tuple[int, ...], device
     with on(device):
         there = Executable([made.node], executor="native", device="cuda")
         (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
-        assert there.text({}).count("cuBLASLt product 33 x 40 x 35 in float64") == 6
+        assert there.text({}).count("cuBLASLt product 3 of 33 x 40 x 35 in float64") == 2
     np.testing.assert_allclose(found, np.matmul(*arrays), rtol=0, atol=1e-12)
 
 

@@ -41,12 +41,14 @@ class StackedProduct:
         count: pairs.
         a: where the left factors lie, outermost axis first,
         b: and the right ones.
+        placed: the same of results whose matrices do not follow each other.
     """
 
     product: GemmVariant | TiledProduct
     count: int
     a: Axes
     b: Axes
+    placed: tuple[tuple[str, Axes], ...] = ()
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -105,6 +107,8 @@ class StackedProduct:
         """How far from the first pair's memory that of pair z lies."""
         if slot in ("a", "b"):
             return _offset(self.a if slot == "a" else self.b)
+        if slot in dict(self.placed):
+            return _offset(dict(self.placed)[slot])
         rows, strides = self.product.sizes[0], dict(self.product.strides)
         spreads = {part.name: part.spread for part in self.product.parts}
         if spreads[slot] == FULL:
@@ -143,7 +147,8 @@ def choose_stacked(
     Args:
         kernel: what is computed.
         values: of its slots: rows are those of all results, addresses those of the first matrices.
-        axes: of the stacks `a` and `b`; as many pairs along each axis of both.
+        axes: of the stacks `a` and `b`; as many pairs along each axis of both. Also of results whose matrices
+            do not follow each other, by their slots.
         chip: what it runs on.
         tensor_float: whether float32 may be rounded to TF32.
     """
@@ -154,7 +159,8 @@ def choose_stacked(
     product = _chosen(kernel, values, axes, chip, tensor_float)
     if product is None:
         return None
-    variant = StackedProduct(product, count, axes["a"], axes["b"])
+    placed = tuple((slot, of) for slot, of in axes.items() if slot not in "ab")
+    variant = StackedProduct(product, count, axes["a"], axes["b"], placed)
     blocks = count * variant.blocks
     if blocks > _LARGEST_GRID:
         return None
@@ -198,19 +204,18 @@ def _chosen(
     """The kernel of one product; None where a library's are better."""
     count = math.prod(size for size, _ in axes["a"])
     one = {**values, "row1": values["row1"] // max(count, 1)}
-    steps = {side: [step for size, step in axes[side] if size > 1] for side in "ab"}
+    steps = {side: [step for size, step in of if size > 1] for side, of in axes.items()}
     if tensor_float and kernel.dtype == "float32" and count >= _MANY:
         product = tiled(kernel, one, count, chip, (*steps["a"], *steps["b"]))
         sums_columns = not kernel.transpose_a and min(one["column1"], one["k"]) >= _WIDE
         if product is not None or sums_columns:
-            return product
+            return product and replace(product, widths=_narrowed_widths(product, steps))
     own = replace(chip, processors=max(chip.processors // max(count, 1), 1))
     launch = choose_gemm(kernel, one, own, tensor_float)
     if launch is None:
         return None
     assert isinstance(launch.variant, GemmVariant)
-    widths = [(s, _narrowed(width, steps.get(s, ()))) for s, width in launch.variant.widths]
-    return replace(launch.variant, widths=tuple(widths))
+    return replace(launch.variant, widths=_narrowed_widths(launch.variant, steps))
 
 
 def picking(launch: Launch, first: int, step: int, source: int, order: int) -> Launch | None:
@@ -243,6 +248,13 @@ def picking(launch: Launch, first: int, step: int, source: int, order: int) -> L
     return replace(
         launch, variant=made, arguments=arguments, shared_bytes=made.product.shared_bytes
     )
+
+
+def _narrowed_widths(
+    product: GemmVariant | TiledProduct, steps: Mapping[str, Sequence[int]]
+) -> tuple[tuple[str, int], ...]:
+    """How many elements of each slot can be moved together, of every matrix of the stack."""
+    return tuple((slot, _narrowed(width, steps.get(slot, ()))) for slot, width in product.widths)
 
 
 def _narrowed(width: int, steps: Sequence[int]) -> int:

@@ -3,53 +3,106 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from magmadnn.backends.cuda.engine import ProductNode
+from magmadnn.compiler.cuda.gemm.stacked import Axes
 from magmadnn.compiler.kernels.gemm import Gemm, axis_slots
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.regions.draft import Work
+from magmadnn.compiler.regions.region import product_of
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 from magmadnn.runtime.cuda.layout import Layout
 
 
-def products_of(node: Node, layout: Layout, whole: ProductNode) -> list[ProductNode]:
-    """The products of a contraction: one, where its operands are matrices or these lie in equal steps.
+@dataclass(frozen=True)
+class Group:
+    """Products of a stack that are one call of the library.
+
+    Attributes:
+        product: the call.
+        slots: addresses of results whose matrices do not follow each other, those of the first product;
+        rows: and of all of them, which follow each other with the same distance.
+    """
+
+    product: ProductNode
+    slots: Mapping[str, int]
+    rows: int
+
+
+def groups_of(
+    whole: ProductNode,
+    axes: Mapping[str, Axes],
+    addresses: Mapping[str, int],
+    items: Mapping[str, int],
+    finished: Mapping[str, int] | None,
+) -> list[Group]:
+    """The library's calls for the products of a stack: as few as there can be.
+
+    Products along some axes are one call where one step leads from each to the next, of all three matrices.
 
     Args:
-        node: the contraction.
-        layout: where its operands lie.
         whole: the product of all rows of the result, of which each gets its part.
+        axes: as `stack_axes` gives them; without `c`, matrices of C follow each other.
+        addresses: of the first matrix of A, B, and of what is in `axes` besides.
+        items: bytes of their elements.
+        finished: elements from row to row of results in `axes` that a kernel stores behind each call, which
+            takes rows that lie equally far apart; None where there is none, or one for the whole stack.
     """
-    if node.ndim == 2:
-        return [whole]
-    *leading, rows, _ = bind_shape(node.shape, layout.sizes)
-    places = [_places(operand, tuple(leading), layout) for operand in node.inputs[:2]]
-    step = rows * whole.strides[2] * node.dtype.itemsize
-    sizes = (rows, *whole.sizes[1:])
-    apart = [
-        _even_step(
-            side, layout.frames[operand].itemsize
-        )  # halves that the product widens are halves
-        for side, operand in zip(places, node.inputs, strict=False)
-    ]
-    if None not in apart:
-        steps = (apart[0] or 0, apart[1] or 0, rows * whole.strides[2])
-        count = len(places[0])
-        return [
-            replace(whole, sizes=sizes, a=places[0][0], b=places[1][0], count=count, steps=steps)
-        ]
-    return [
-        replace(whole, sizes=sizes, a=a, b=b, c=whole.c + number * step)
-        for number, (a, b) in enumerate(zip(*places, strict=True))
-    ]
+    sizes = [size for size, _ in axes["a"]]
+    rows = whole.sizes[0] // max(math.prod(sizes), 1)
+    inner = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
+    packed = tuple((n, rows * whole.strides[2] * k) for n, k in zip(sizes, inner, strict=True))
+    own = finished is not None and "c" not in axes  # C is room, in which groups follow each other
+    lies = {"c": packed, **axes}
+    together = max(
+        (
+            some
+            for length in range(len(sizes) + 1)
+            for some in itertools.combinations(range(len(sizes)), length)
+            if all(_step(of, some) is not None for s, of in lies.items() if s != "c" or not own)
+            and all(_step(lies[s], some) in (0, rows * row) for s, row in (finished or {}).items())
+        ),
+        key=lambda some: math.prod(sizes[k] for k in some),
+    )
+    count, groups = math.prod(sizes[k] for k in together), list[Group]()
+    steps = {slot: _step(of, together) or 0 for slot, of in lies.items()}
+    if own:
+        steps["c"] = rows * whole.strides[2]
+    others = [k for k in range(len(sizes)) if k not in together]
+    for number, index in enumerate(np.ndindex(*(sizes[k] for k in others))):
+        at = dict(addresses)
+        for slot, of in lies.items():
+            begin = sum(of[k][1] * i for k, i in zip(others, index, strict=True))
+            if slot == "c" and own:
+                begin = number * count * steps["c"]
+            at[slot] += begin * items[slot]
+        product = replace(
+            whole, sizes=(rows, *whole.sizes[1:]), a=at["a"], b=at["b"], c=at["c"], count=count,
+            steps=(steps["a"], steps["b"], steps["c"]) if count > 1 else (0, 0, 0),
+        )  # fmt: skip
+        groups.append(Group(product, {s: at[s] for s in at if s not in "ab"}, count * rows))
+    return groups
 
 
-def apart(
-    gemm: Gemm, values: Mapping[str, int]
-) -> tuple[Gemm, dict[str, tuple[tuple[int, int], ...]]]:
+def _step(axes: Axes, some: Sequence[int]) -> int | None:
+    """Elements from one matrix to the next along some axes; None where there is no one step."""
+    found, reach = 0, None
+    for size, step in (axes[k] for k in reversed(some)):
+        if size == 1:
+            continue
+        if step < 0 or reach not in (None, step):
+            return None
+        found, reach = step if reach is None else found, step * size
+    return found
+
+
+def apart(gemm: Gemm, values: Mapping[str, int]) -> tuple[Gemm, dict[str, Axes]]:
     """A product whose first factor's rows are two axes of memory, as one of a stack that shares the second.
 
     Returns:
@@ -61,32 +114,26 @@ def apart(
     return replace(gemm, joined_a=0), {"a": ((count, step),), "b": ((count, 0),)}
 
 
-def _even_step(places: list[int], itemsize: int) -> int | None:
-    """Elements from one address to the next; None where they differ."""
-    apart = {after - before for before, after in itertools.pairwise(places)}
-    if len(apart) > 1 or any(step < 0 or step % itemsize for step in apart):
-        return None
-    return next(iter(apart), 0) // itemsize
+def stack_axes(work: Work, layout: Layout) -> dict[str, Axes]:
+    """The axes along which matrices are stacked: of factors `a` and `b`, and of results that lie apart.
 
-
-def stack_axes(node: Node, layout: Layout) -> dict[str, tuple[tuple[int, int], ...]]:
-    """The axes along which the factors `a` and `b` of a contraction are stacked.
-
-    Matrices along each, the same of both, and elements from one to the next: 0 where one serves all.
+    Matrices along each, the same of all, and elements from one to the next: 0 where one serves all.
     """
+    node = product_of(work.region)
     leading = bind_shape(node.shape, layout.sizes)[:-2]
+    assert work.lowered is not None
+    lies = dict(zip("ab", node.inputs, strict=False))
+    lies |= {slot: n for slot, n, _ in work.lowered.writes if is_stack_within(layout.plan, n)}
     found = {}
-    for side, operand in zip("ab", node.inputs, strict=False):
-        frame = layout.frames[operand]
+    for slot, value in lies.items():
+        frame = layout.frames[value]
         strides = np.broadcast_to(frame, (*leading, *frame.shape[-2:])).strides
         steps = [stride // frame.itemsize for stride in strides[:-2]]
-        found[side] = tuple(zip(leading, steps, strict=True))
+        found[slot] = tuple(zip(leading, steps, strict=True))
     return found
 
 
-def _places(operand: Node, leading: tuple[int, ...], layout: Layout) -> list[int]:
-    """The addresses of an operand's matrices, each as often as it is used."""
-    frame = layout.frames[operand]
-    stack = np.broadcast_to(frame, (*leading, *frame.shape[-2:]))
-    start = layout.address(operand) - frame.ctypes.data
-    return [start + stack[index].ctypes.data for index in np.ndindex(*leading)]
+def is_stack_within(plan: NativePlan, node: Node) -> bool:
+    """Whether matrices of a result lie where a movement wants them, and do not follow each other."""
+    movement = plan.inside.get(node)
+    return movement is not None and len(movement.inputs) == 1

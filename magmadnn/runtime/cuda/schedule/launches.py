@@ -13,7 +13,7 @@ from magmadnn.compiler.cuda.fused.transposed import Turn, transposed, turn_of
 from magmadnn.compiler.cuda.gemm.finish import finishing, finishing_slots
 from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
 from magmadnn.compiler.cuda.gemm.small import small_gemm
-from magmadnn.compiler.cuda.gemm.stacked import choose_shared, choose_stacked
+from magmadnn.compiler.cuda.gemm.stacked import Axes, choose_shared, choose_stacked
 from magmadnn.compiler.cuda.library.calls import can_call
 from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.finite import MOST_PARTS, look_finite
@@ -37,7 +37,7 @@ from magmadnn.runtime.cuda.code import chip_of
 from magmadnn.runtime.cuda.layout import Layout
 
 from .array_calls import array_call, takes_arrays
-from .batched_products import apart, products_of, stack_axes
+from .batched_products import Group, apart, groups_of, stack_axes
 from .hazards import Span
 from .host_calls import host_call
 from .launch import Item
@@ -227,7 +227,7 @@ class Items:
         if gemm.joined_a:
             gemm, axes = apart(gemm, values)
         elif node.ndim > 2:
-            axes = stack_axes(node, self._layout)
+            axes = stack_axes(work, self._layout)
         if self.small:
             own = small_gemm(gemm, values, any_size)
         elif axes is None:
@@ -253,16 +253,37 @@ class Items:
             )
         if node.ndim == 2 and (made := self._folded(work, whole, values)):
             return made
+        rest, goal, items = finishing(gemm), self._part(work, "c"), list[Item]()
+        groups, each = [Group(whole, {}, rows)], False
+        if node.ndim > 2 and axes is not None:
+            groups, each = self._groups(work, whole, axes, values, rest is not None)
         bare = writes[-1]  # the product's own memory is the last
-        goal, products = self._part(work, "c"), products_of(node, self._layout, whole)
-        items = [self._by_library(p, reads[:2], goal) for p in products]
-        rest = finishing(gemm)
-        if rest is not None:
-            filled = {slot: values[finishing_slots(slot)] for slot in rest.slots}
-            launch = choose(rest, filled, self.chip)
-            assert launch is not None
-            items.append(Item(launch, (*reads[2:], bare), writes))
+        for group in groups:
+            items.append(self._by_library(group.product, reads[:2], goal))
+            if rest is not None and (each or group is groups[-1]):
+                told = {**values, **group.slots, "row1": group.rows} if each else values
+                filled = {slot: told[finishing_slots(slot)] for slot in rest.slots}
+                launch = choose(rest, filled, self.chip)
+                assert launch is not None
+                items.append(Item(launch, (*reads[2:], bare), writes))
         return items
+
+    def _groups(
+        self,
+        work: Work,
+        whole: ProductNode,
+        axes: Mapping[str, Axes],
+        values: Mapping[str, int],
+        finished: bool,
+    ) -> tuple[list[Group], bool]:
+        """The library's calls for a stack, and whether what is done to elements follows each of them."""
+        nodes = {slot: node for slot, node, _ in work.lowered.writes} if work.lowered else {}
+        nodes |= dict(zip("ab", product_of(work.region).inputs, strict=False))
+        items = {slot: self._layout.frames[node].itemsize for slot, node in nodes.items()}
+        lines = {slot: values[finishing_slots(f"{slot}_row")] for slot in axes if slot not in "ab"}
+        each = finished and bool(lines)
+        addresses = {slot: values[slot] for slot in (*axes, "c")}
+        return groups_of(whole, axes, addresses, items, lines if each else None), each
 
     def _folded(self, work: Work, bare: ProductNode, values: Mapping[str, int]) -> list[Item]:
         """The library's product with all that is done to its elements; nothing where it cannot."""
