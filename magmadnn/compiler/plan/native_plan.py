@@ -125,6 +125,11 @@ class NativePlan:
             node = self.inside[node]
         return node
 
+    def lies_apart(self, node: Node) -> bool:
+        """Whether a value is a stack whose matrices lie where a movement wants them: none follows another."""
+        movement = self.inside.get(node)
+        return movement is not None and len(movement.inputs) == 1
+
     @cached_property
     def last_phases(self) -> dict[Node, int]:
         """The last phase that makes or reads values of each memory; what is wanted later is kept."""

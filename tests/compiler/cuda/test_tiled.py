@@ -17,7 +17,8 @@ from magmadnn.compiler.cuda.gemm.stacked import (
 from magmadnn.compiler.cuda.gemm.tiled import TiledProduct
 from magmadnn.compiler.cuda.module import OPTIONS, module_text
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
-from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
+from magmadnn.memory import as_dtype
 from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.compiler.cuda.test_gemm import (
     H100,
@@ -32,6 +33,7 @@ from tests.compiler.cuda.test_gemm import (
 from tests.runtime.cuda.emulator import needs_compiler
 
 FOUR = Chip(80, 4, 227 << 10)
+HALF = Loading.widening("bfloat16")
 KINDS = {"": (False, False), "a": (True, False), "b": (False, True)}
 
 
@@ -50,6 +52,8 @@ def stack(gemm: Gemm, sizes: tuple[int, int, int], count: int) -> dict[str, np.n
     arrays = {
         name: np.array(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()
     }
+    if gemm.halves:
+        arrays |= {side: arrays[side].astype(as_dtype(gemm.halves)) for side in "ab"}
     arrays["c"] = np.full((count, m, n), np.nan, np.float32)
     for result in finish.results if finish else ():
         over = arrays.get("x0")
@@ -91,6 +95,29 @@ def test_tiles_at_edges_and_inside(turned: str, sizes: tuple[int, int, int]) -> 
     arrays = stack(gemm, sizes, 5)
     run(tiled_launch(gemm, arrays, sizes, FOUR))
     assert_all_close(arrays["c"], each(gemm, arrays), sizes[2])
+
+
+@needs_compiler
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+@pytest.mark.parametrize("turned", KINDS)
+@pytest.mark.parametrize(
+    "sizes",
+    [(64, 64, 64), (100, 136, 72), (36, 68, 100), (40, 128, 200)],
+    ids=["whole", "edges", "fours", "chunks"],
+)
+def test_halves_become_float32_in_registers(
+    half: str, turned: str, sizes: tuple[int, int, int]
+) -> None:
+    """Eight are copied together where all lie so; the others four."""
+    gemm = Gemm("float32", *KINDS[turned], load_a=Loading(half, half), load_b=Loading(half, half))
+    arrays = stack(gemm, sizes, 5)
+    launch = tiled_launch(gemm, arrays, sizes, FOUR)
+    variant: Any = launch.variant
+    eight = turned != "a" and not any(size % 8 for size in sizes[1:])
+    assert variant.product.each == (8 if eight else 4)
+    run(launch)
+    wide = {side: arrays[side].astype(np.float64) for side in "ab"}
+    assert_all_close(arrays["c"], each(gemm, arrays | wide), sizes[2])
 
 
 @needs_compiler
@@ -215,6 +242,9 @@ def test_the_compiler_takes_them(major: int, architecture: str) -> None:
         (Gemm("float32", epilogue=biased("float32")), (128, 128, 784)),
         (Gemm("float32", transpose_b=True), (100, 1000, 1000)),
         (Gemm("float32", transpose_a=True, epilogue=updated("float32")), (784, 128, 128)),
+        (replace(Gemm("float32"), load_a=HALF, load_b=HALF), (128, 64, 128)),
+        (replace(Gemm("float32", transpose_b=True), load_a=HALF, load_b=HALF), (128, 128, 64)),
+        (replace(Gemm("float32", transpose_a=True), load_a=HALF, load_b=HALF), (128, 64, 128)),
     ]:
         launch = tiled_launch(gemm, stack(gemm, sizes, 4), sizes, H100)
         picked = picking(launch, 8, 0, 8, 8)

@@ -98,8 +98,8 @@ def test_values(
 
 
 def test_others_are_copied() -> None:
-    """What is wanted itself, what others read, columns that lie apart, rows that are joined with others, more or
-    fewer elements, a product that is no stack, and one that other matrices are added to."""
+    """What is wanted itself, what others read, columns that lie apart, rows that are joined with others, more
+    or fewer elements, a product that is no stack, and one that other matrices are added to."""
     p, v, w = fed("p", (4, H, T, T)), fed("v", (4, H, T, D)), fed("w", (H * D, 5))
     more = fed("more", (4, H, T, D))
     y = p @ v

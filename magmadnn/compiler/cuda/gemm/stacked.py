@@ -205,9 +205,10 @@ def _chosen(
     count = math.prod(size for size, _ in axes["a"])
     one = {**values, "row1": values["row1"] // max(count, 1)}
     steps = {side: [step for size, step in of if size > 1] for side, of in axes.items()}
-    if tensor_float and kernel.dtype == "float32" and count >= _MANY:
+    if (tensor_float or kernel.halves) and kernel.dtype == "float32" and count >= _MANY:
         product = tiled(kernel, one, count, chip, (*steps["a"], *steps["b"]))
         sums_columns = not kernel.transpose_a and min(one["column1"], one["k"]) >= _WIDE
+        sums_columns = sums_columns and kernel.halves is None
         if product is not None or sums_columns:
             return product and replace(product, widths=_narrowed_widths(product, steps))
     own = replace(chip, processors=max(chip.processors // max(count, 1), 1))

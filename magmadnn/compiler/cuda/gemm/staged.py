@@ -9,6 +9,7 @@ memory ahead of the arithmetic, without registers in between, and two blocks sha
   A, so that B is not read again for each tile. What formulas read of a tile is under way before its turn.
 
 Lines of A may be rows of a larger array, found by an order of rows (`Picked`): no batch is copied then.
+Halves lie in shared memory as they are, twice as many of k in a tile, and become float32 in registers.
 """
 
 from __future__ import annotations
@@ -42,61 +43,77 @@ template <class Stored> struct Picked {
 
 template <class S, class Arithmetic, class F> struct Staged {
   typedef typename Arithmetic::Item T;
+  typedef typename S::Stored Stored;
   static constexpr int M = S::M, N = S::N, K = S::K, MT = S::MT, NT = S::NT, WM = S::WM, WN = S::WN;
   static constexpr int DEEP = S::DEEP, STAGES = S::STAGES, CHUNKS = (K + DEEP - 1) / DEEP;
   static constexpr int THREADS = 32 * WM * WN;
   static constexpr int ROWS = 16 * MT * WM, COLUMNS = 8 * NT * WN, ACROSS = (N + COLUMNS - 1) / COLUMNS;
-  static constexpr int A_SIZE = ROWS * DEEP, SIZE = A_SIZE + COLUMNS * DEEP, PIECES = DEEP / 4;
+  static constexpr int A_SIZE = ROWS * DEEP, SIZE = A_SIZE + COLUMNS * DEEP;
+  static constexpr int EACH = S::EACH, PIECES = DEEP / EACH;  // elements that are copied together
+  static constexpr bool HALVES = sizeof(Stored) == 2;
 
   // Lines lie without gaps, their pieces of four elements in an order that depends on the line, so that lanes
-  // that load together meet other banks. Of A lane (g, t) loads piece t of a step of line g, of B stored
-  // [n, k] piece t of line first_of_four(g); of B stored [k, n] piece first_of_four(g) / 4 of line 4t on.
-  static __device__ __forceinline__ int key_a(int line) { return line / 2 % 4 | line % 2 * 4; }
-  static __device__ __forceinline__ int key_b(int line) { return S::TB ? line / 4 % 8 : line / 4 % 4; }
+  // that load together meet other banks: 8 lanes of float32, 16 of halves. Of A lane (g, t) loads piece t of
+  // a step of line g, of B stored [n, k] piece t of line first_of_four(g); of B stored [k, n] piece
+  // first_of_four(g) / 4 of line 4t on, where two lanes of halves meet.
+  static __device__ __forceinline__ int key_a(int line) {
+    return HALVES ? line % 4 * 4 : line / 2 % 4 | line % 2 * 4;
+  }
+  static __device__ __forceinline__ int key_b(int line) {
+    if (HALVES) return S::TB ? line / 4 % 2 * 4 | line / 16 % 2 * 8 : line / 4 % 2 * 2;
+    return S::TB ? line / 4 % 8 : line / 4 % 4;
+  }
 
   // A tile of both. What is not there becomes zeros; addresses beyond the operands are not read.
   template <class A>
-  static __device__ __forceinline__ void fetch(T *to, const A &lines, const T *b, int chunk, int rows,
-                                               int columns) {
+  static __device__ __forceinline__ void fetch(Stored *to, const A &lines, const Stored *b, int chunk,
+                                               int rows, int columns) {
     const int k0 = chunk * DEEP;
     {
-      const int line0 = threadIdx.x / PIECES, k = threadIdx.x % PIECES * 4;
-      T *const goal = to + line0 * DEEP + (k / 4 ^ key_a(line0)) * 4;
+      const int line0 = threadIdx.x / PIECES, k = threadIdx.x % PIECES * EACH;
+      Stored *const goal = to + line0 * DEEP + (k / 4 ^ key_a(line0)) * 4;
 #pragma unroll
       for (int i = 0; i < ROWS; i += THREADS / PIECES)
-        copy<4>(goal + i * DEEP, lines.at(line0 + i) + k0 + k, line0 + i < rows && k0 + k < K);
+        copy<EACH>(goal + i * DEEP, lines.at(line0 + i) + k0 + k, line0 + i < rows && k0 + k < K);
     }
     to += A_SIZE;
     if constexpr (S::TB) {
-      const int line0 = threadIdx.x / PIECES, k = threadIdx.x % PIECES * 4;
-      const T *const from = b + (i64)line0 * S::LDB + k0 + k;
+      const int line0 = threadIdx.x / PIECES, k = threadIdx.x % PIECES * EACH;
+      const Stored *const from = b + (i64)line0 * S::LDB + k0 + k;
 #pragma unroll
       for (int i = 0; i < COLUMNS; i += THREADS / PIECES) {
         const int line = line0 + i;
-        T *const goal = to + line * DEEP + (k / 4 ^ key_b(line)) * 4;
-        copy<4>(goal, from + (i64)i * S::LDB, line < columns && k0 + k < K);
+        Stored *const goal = to + line * DEEP + (k / 4 ^ key_b(line)) * 4;
+        copy<EACH>(goal, from + (i64)i * S::LDB, line < columns && k0 + k < K);
       }
     } else {
-      constexpr int ACROSS_B = COLUMNS / 4, LINES = THREADS / ACROSS_B;
-      const int line0 = threadIdx.x / ACROSS_B, column = threadIdx.x % ACROSS_B * 4;
-      const T *const from = b + (i64)(k0 + line0) * S::LDB + column;
+      constexpr int ACROSS_B = COLUMNS / EACH, LINES = THREADS / ACROSS_B;
+      const int line0 = threadIdx.x / ACROSS_B, column = threadIdx.x % ACROSS_B * EACH;
+      const Stored *const from = b + (i64)(k0 + line0) * S::LDB + column;
 #pragma unroll
       for (int i = 0; i < DEEP; i += LINES) {
         const int line = line0 + i;
-        T *const goal = to + line * COLUMNS + (column / 4 ^ key_b(line)) * 4;
-        copy<4>(goal, from + (i64)i * S::LDB, column < columns && k0 + line < K);
+        Stored *const goal = to + line * COLUMNS + (column / 4 ^ key_b(line)) * 4;
+        copy<EACH>(goal, from + (i64)i * S::LDB, column < columns && k0 + line < K);
       }
     }
   }
+  static __device__ __forceinline__ void four(T (&v)[4], const Stored *at) {
+    Stored x[4];
+    near<4>(x, at);
+#pragma unroll
+    for (int q = 0; q < 4; q++) v[q] = widened(x[q]);
+  }
   // 16 k from k0 on, of which lane t takes four from 4t on; a and b point to what it takes where k0 = 0.
-  static __device__ __forceinline__ void multiply(T (&c)[MT][1][NT][4], const T *a, const T *b, int k0) {
+  static __device__ __forceinline__ void multiply(T (&c)[MT][1][NT][4], const Stored *a, const Stored *b,
+                                                  int k0) {
     typename Arithmetic::B right[NT];
 #pragma unroll
     for (int j = 0; j < NT; j += 4) {
       T v[4][4], w[4][4];
 #pragma unroll
       for (int q = 0; q < 4; q++)
-        near<4>(v[q], b + (S::TB ? (8 * j + q) * DEEP : (k0 + q) * COLUMNS + 8 * j));
+        four(v[q], b + (S::TB ? (8 * j + q) * DEEP : (k0 + q) * COLUMNS + 8 * j));
 #pragma unroll
       for (int x = 0; x < 16; x++) w[x / 4][x % 4] = S::TB ? v[x / 4][x % 4] : v[x % 4][x / 4];
 #pragma unroll
@@ -106,7 +123,7 @@ template <class S, class Arithmetic, class F> struct Staged {
     for (int m = 0; m < MT; m++) {
       T v[2][4];
 #pragma unroll
-      for (int h = 0; h < 2; h++) near<4>(v[h], a + (16 * m + 8 * h) * DEEP);
+      for (int h = 0; h < 2; h++) four(v[h], a + (16 * m + 8 * h) * DEEP);
       const typename Arithmetic::A left[1] = {Arithmetic::rows(v)};
       Arithmetic::multiply(c[m], left, right);
     }
@@ -116,10 +133,10 @@ template <class S, class Arithmetic, class F> struct Staged {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int row0 = block / ACROSS * ROWS, column0 = block % ACROSS * COLUMNS;
     const int y0 = warp / WN * 16 * MT, x0 = warp % WN * 8 * NT;
-    T *const tiles = (T *)memory;
-    const T *const b = s.b + (S::TB ? (i64)column0 * S::LDB : column0);
+    Stored *const tiles = (Stored *)memory;
+    const Stored *const b = s.b + (S::TB ? (i64)column0 * S::LDB : column0);
     wait_for_earlier_kernels();
-    lines.find((const T **)(tiles + STAGES * SIZE), row0, ROWS, M);
+    lines.find((const Stored **)(tiles + STAGES * SIZE), row0, ROWS, M);
     if constexpr (!S::PICKED) lines.first += row0 * lines.step;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
@@ -130,7 +147,7 @@ template <class S, class Arithmetic, class F> struct Staged {
     // What a lane takes of a tile; pieces of the next 16 k are 16 elements on or back.
     const int a0 = (y0 + g) * DEEP + (t ^ key_a(g)) * 4;
     const int b0 = A_SIZE + (S::TB ? (x0 + first_of_four(g)) * DEEP + (t ^ key_b(first_of_four(g))) * 4
-                                   : 4 * t * COLUMNS + x0 + (first_of_four(g) / 4 ^ t) * 4);
+                                   : 4 * t * COLUMNS + x0 + (first_of_four(g) / 4 ^ key_b(4 * t)) * 4);
     T c[MT][1][NT][4];
 #pragma unroll
     for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][0][x / 4 % NT][x % 4] = 0;
@@ -167,6 +184,7 @@ template <class S, class Arithmetic, class F> struct Staged {
 template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmetic, F> {
   typedef Outer<S, Arithmetic, F> Tile;
   typedef typename Arithmetic::Item T;
+  typedef typename S::Stored Stored;
   static constexpr int M = S::M, N = S::N, K = S::K, MT = S::MT, NT = S::NT, WN = S::WN, STEPS = S::STEPS;
   static constexpr int THREADS = Tile::THREADS, ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, QUADS = MT * NT;
   static constexpr int ACROSS = (N + COLUMNS - 1) / COLUMNS, TILES = (M + ROWS - 1) / ROWS;
@@ -175,7 +193,8 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
   // What formulas read is fetched before it is needed: little of it while the tile before is multiplied.
   static constexpr bool HOLD = QUADS * F::READS <= 24, AHEAD = QUADS * F::READS <= 8;
 
-  template <class A> static __device__ __forceinline__ void fetch_a(T *to, const A &lines, int row0) {
+  template <class A>
+  static __device__ __forceinline__ void fetch_a(Stored *to, const A &lines, int row0) {
     constexpr int ACROSS_A = ROWS / 4, LINES = THREADS / ACROSS_A;
     const int k0 = threadIdx.x / ACROSS_A, row = threadIdx.x % ACROSS_A * 4;
 #pragma unroll
@@ -196,9 +215,9 @@ template <class S, class Arithmetic, class F> struct Looped : Outer<S, Arithmeti
     const int first = block / ACROSS * EACH, last = first + EACH < TILES ? first + EACH : TILES;
     const int column0 = block % ACROSS * COLUMNS;
     const int y0 = warp / WN * 16 * MT, x0 = warp % WN * 8 * NT;
-    T *const a = (T *)memory, *const b = a + 2 * A_SIZE;
+    Stored *const a = (Stored *)memory, *const b = a + 2 * A_SIZE;
     wait_for_earlier_kernels();
-    lines.find((const T **)(b + STEPS * 16 * Tile::LB), 0, STEPS * 16, K);
+    lines.find((const Stored **)(b + STEPS * 16 * Tile::LB), 0, STEPS * 16, K);
     Tile::template fetch<COLUMNS, 4, Tile::LB>(b, s.b, S::LDB, column0, N, 0, STEPS);
     fetch_a(a, lines, first * ROWS);
     end_of_copies();

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from magmadnn.compiler.cuda.text.variant import REGISTERS, RESERVED_BYTES, Chip
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 
 from .arithmetic import ARITHMETIC
 from .sized import SizedProduct, constants, is_countable, sized
 
-_ITEM = 4  # bytes of float32
-_DEEP = 32  # k of a stage
+_DEEP = 128  # bytes of k of a stage
 _STEP = 16
 _SHORT_K = 256  # for which all of B's k is kept
 _LEAST = 64  # columns, and sums where they are long
+_WIDE = 8  # halves that are copied together, where all lie so
 _BESIDE = 2  # blocks that are to share a multiprocessor
 # 16 rows and 8 columns of a warp, times; warps over rows and columns.
 _STAGED_TILES = ((4, 4, 2, 4), (2, 4, 2, 4), (2, 4, 2, 2))
@@ -33,6 +34,7 @@ class TiledProduct(SizedProduct):
         stages: tiles of k in shared memory; 0 where a block keeps its columns of B and goes through rows,
         split: of which there are so many parts, each for a block.
         picked: whether lines of A are rows of a larger array.
+        each: elements that are copied together.
     """
 
     tile: tuple[int, int]
@@ -40,8 +42,14 @@ class TiledProduct(SizedProduct):
     stages: int
     split: int = 1
     picked: bool = False
+    each: int = 4
 
     arithmetic = "tf32"
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element of the factors."""
+        return ITEM_BYTES[self.kernel.halves or self.kernel.dtype]
 
     @property
     def threads(self) -> int:
@@ -79,15 +87,16 @@ class TiledProduct(SizedProduct):
         """Shared memory of a block: tiles of both operands, and where lines lie."""
         rows, columns = self.block
         if self.stages:
-            return self.stages * (rows + columns) * _DEEP * _ITEM + 8 * rows * self.picked
+            return self.stages * (rows + columns) * _DEEP + 8 * rows * self.picked
         deep = -(-self.sizes[2] // _STEP) * _STEP
-        return deep * (2 * (rows + 8) + columns + 8) * _ITEM + 8 * deep * self.picked
+        return deep * (2 * (rows + 8) + columns + 8) * self.item + 8 * deep * self.picked
 
     def types(self, name: str) -> str:
         """Structs of its slots, sizes and formulas, and the type of all of it: `NAME_type`."""
         numbers = self.numbers() | {
             "STAGES": self.stages,
-            "DEEP": _DEEP,
+            "DEEP": _DEEP // self.item,
+            "EACH": self.each,
             "SPLIT": self.split,
             "PICKED": self.picked,
         }
@@ -105,7 +114,7 @@ struct {name}_shape {{ typedef {self.kinds["a"]} Stored; {constants(numbers)} }}
 def tiled(
     kernel: Gemm, values: Mapping[str, int], count: int, chip: Chip, steps: tuple[int, ...]
 ) -> TiledProduct | None:
-    """The product of a stack of `count` in TF32; None where it has not what these kernels take.
+    """The product of a stack of `count` in TF32, or of halves; None where it has not what these kernels take.
 
     Args:
         kernel: what is computed, of float32.
@@ -115,7 +124,9 @@ def tiled(
         steps: elements from one matrix of a factor to the next, of both.
     """
     m, n, k = values["row1"], values["column1"], values["k"]
-    if kernel.dtype != "float32" or kernel.halves is not None or n < _LEAST or m < _STEP:
+    if kernel.dtype != "float32" or n < _LEAST or m < _STEP:
+        return None
+    if kernel.halves is None and (kernel.load_a or kernel.load_b):
         return None
     if not isinstance(kernel.epilogue, Finish | None):
         return None
@@ -129,8 +140,14 @@ def tiled(
     own = sized(kernel, values)
     if any(dict(own.widths)[s] != 4 for s in "ab") or any(step % 4 for step in steps):
         return None
+    lines = (values["lda"], values["ldb"], *steps, k, n if not kernel.transpose_b else k)
+    wide = kernel.halves is not None and not looped
+    wide = wide and not any(
+        number % _WIDE for number in (*lines, values["a"] // 2, values["b"] // 2)
+    )
+    each = _WIDE if wide else 4
     made = [
-        one
+        replace(one, each=each)
         for shape in (_LOOPED_TILES if looped else _STAGED_TILES)
         for one in (_looped(own, shape, count, chip) if looped else _staged(own, shape))
         if replace(one, picked=True).shared_bytes <= chip.shared_bytes

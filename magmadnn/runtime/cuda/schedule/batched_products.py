@@ -12,11 +12,9 @@ import numpy as np
 from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.compiler.cuda.gemm.stacked import Axes
 from magmadnn.compiler.kernels.gemm import Gemm, axis_slots
-from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.region import product_of
 from magmadnn.graph.dim import bind_shape
-from magmadnn.graph.node import Node
 from magmadnn.runtime.cuda.layout import Layout
 
 
@@ -123,7 +121,7 @@ def stack_axes(work: Work, layout: Layout) -> dict[str, Axes]:
     leading = bind_shape(node.shape, layout.sizes)[:-2]
     assert work.lowered is not None
     lies = dict(zip("ab", node.inputs, strict=False))
-    lies |= {slot: n for slot, n, _ in work.lowered.writes if is_stack_within(layout.plan, n)}
+    lies |= {slot: n for slot, n, _ in work.lowered.writes if layout.plan.lies_apart(n)}
     found = {}
     for slot, value in lies.items():
         frame = layout.frames[value]
@@ -131,9 +129,3 @@ def stack_axes(work: Work, layout: Layout) -> dict[str, Axes]:
         steps = [stride // frame.itemsize for stride in strides[:-2]]
         found[slot] = tuple(zip(leading, steps, strict=True))
     return found
-
-
-def is_stack_within(plan: NativePlan, node: Node) -> bool:
-    """Whether matrices of a result lie where a movement wants them, and do not follow each other."""
-    movement = plan.inside.get(node)
-    return movement is not None and len(movement.inputs) == 1
