@@ -47,6 +47,18 @@ FAULTS = {
         "place += outer * steps.at[axis];",
         "tests/compiler/test_strides.py",
     ),
+    "matrices of a stack that are written apart": Fault(
+        f"{GPU}/gemm/stacked.py",
+        "if slot in dict(self.placed):",
+        "if slot in ():",
+        "tests/runtime/cuda/test_merged_heads.py",
+    ),
+    "groups of matrices for a library": Fault(
+        "runtime/cuda/schedule/batched_products.py",
+        "if step < 0 or reach not in (None, step):",
+        "if step < 0:",
+        "tests/runtime/cuda/test_merged_heads.py",
+    ),
     "edges of padded operands": Fault(
         f"{CPU}/expressions/operands.py",
         "(index.value >= first)",

@@ -42,14 +42,9 @@ def _rounded_earlier(program: Program) -> Program:
             half = _wanted_half(program, source, steps)
             if half:
                 with scoped(node.path):
-                    rounded[node] = _again(steps, parts().cast(new[source], dtype=half))
-        elif _narrows(node):
-            (operand,) = node.inputs
-            inner = new[operand]
-            if operand in rounded:
-                new[node] = rounded[operand]
-            elif widens(inner) and inner.inputs[0].dtype == node.dtype:
-                new[node] = inner.inputs[0]
+                    rounded[node] = _again(steps, _rounded(new[source], half))
+        elif _narrows(node) and node.inputs[0] in rounded:
+            new[node] = rounded[node.inputs[0]]
     return program.with_roots([new[root] for root in program.roots])
 
 
@@ -98,6 +93,14 @@ def _wanted_half(program: Program, source: Node, steps: list[Node]) -> str:
         return ""
     wanted = {reader.dtype.name if _narrows(reader) else "" for reader in readers[steps[-1]]}
     return wanted.pop() if len(wanted) == 1 else ""
+
+
+def _rounded(node: Node, half: str) -> Node:
+    """A value in half precision, of which it may have been widened."""
+    if widens(node) and node.inputs[0].dtype.name == half:
+        return node.inputs[0]
+    made: Node = parts().cast(node, dtype=half)
+    return made
 
 
 def _again(steps: list[Node], source: Node) -> Node:

@@ -20,7 +20,7 @@ _LEAST = 64  # columns, and sums where they are long
 _WIDE = 8  # halves that are copied together, where all lie so
 _BESIDE = 2  # blocks that are to share a multiprocessor
 # 16 rows and 8 columns of a warp, times; warps over rows and columns.
-_STAGED_TILES = ((4, 4, 2, 4), (2, 4, 2, 4), (2, 4, 2, 2))
+_STAGED_TILES = ((4, 4, 2, 4), (2, 4, 4, 2), (2, 4, 2, 4), (2, 4, 2, 2))
 _LOOPED_TILES = ((2, 4, 1, 4), (2, 4, 2, 2))
 
 
