@@ -8,11 +8,14 @@ written.
 Likewise what is made by one operation of a matrix of which its reader also reads parts, as the windows of
 a pooling are: whether an element is NaN, which place a window chose. The matrix lies in memory, since parts
 of it are read, and its reader walks over it anyway.
+
+So is what a product is multiplied with before its rows are summed, if a formula that waits for the sums reads
+both factors: in the gradient of attention's softmax, `p * (dp - sum(p * dp))`.
 """
 
 from __future__ import annotations
 
-from magmadnn.compiler.formulas import is_pointwise, operations, widens
+from magmadnn.compiler.formulas import is_contraction, is_pointwise, operations, widens
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
@@ -40,7 +43,37 @@ def late_nodes(program: Program) -> set[Node]:
         waits = sums[reader] - sums[node]
         if waits and matrix in reduced and is_pointwise(reader) and reader.shape == node.shape:
             found.add(node)
-    return found | _beside_parts(program)
+    return found | _beside_parts(program) | _summed_beside(program)
+
+
+def _summed_beside(program: Program) -> set[Node]:
+    """Values made by one operation of a product and summed over rows, whose operands are read behind that."""
+    nodes, readers, roots = program.nodes(), program.readers, set(program.roots)
+    made: dict[Node, Node] = {}  # by their sums
+    behind: dict[Node, set[Node]] = {}  # the sums that a node depends on
+    for node in nodes:
+        of = set[Node]().union(*(behind.get(i, ()) for i in node.inputs))
+        if (value := _summed(node)) is not None and readers[value] == [node] and value not in roots:
+            made[node] = value
+            of.add(node)
+        if of:
+            behind[node] = of
+    return {
+        value
+        for total, value in made.items()
+        if all(any(total in behind.get(r, ()) for r in readers[i]) for i in value.inputs)
+    }
+
+
+def _summed(node: Node) -> Node | None:
+    """What a node adds along the last axis, if that is one operation on a product and matrices like it."""
+    if not isinstance(node.op, Op) or node.op.kind is not OpKind.REDUCTION:
+        return None
+    value = node.inputs[0]
+    if node.attributes.get("axis") != (value.ndim - 1,) or not is_pointwise(value):
+        return None
+    alike = operations(value) == 1 and all(i.shape == value.shape for i in value.inputs)
+    return value if alike and any(map(is_contraction, value.inputs)) else None
 
 
 def _beside_parts(program: Program) -> set[Node]:

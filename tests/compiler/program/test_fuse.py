@@ -113,6 +113,20 @@ def test_what_waits_for_the_same_sums_reads_a_matrix_once() -> None:
     assert regions(*unread)[1:] == ["rows[30, 7] multiply"] * 2  # g is not read
 
 
+def test_what_is_summed_over_rows_of_a_product_and_read_again_is_not_stored() -> None:
+    """As in the gradient of attention's softmax; what waits for the sums has to read both factors."""
+    x, w, p = placed("x", 30, 9), placed("w", 9, 70), placed("p", 30, 70)
+    g: Any = x @ w
+    sums = ops.sum(g * p, axis=-1, keepdims=True)
+    softmax = p * (g - sums)
+    apart = ["gemm[30, 70] matmul", "rows[30, 70] multiply sum subtract multiply"]
+    assert regions(softmax) == apart
+    given = {x: ramp(30, 9), w: ramp(9, 70), p: np.float32(0.3) + ramp(30, 70)}
+    agrees([softmax], given)
+    assert regions(g * sums) == ["gemm[30, 70] matmul multiply", "rows[30, 70] sum multiply"]
+    assert regions(softmax, g * p)[0] == "gemm[30, 70] matmul multiply"  # which is wanted
+
+
 def test_a_sum_computes_what_is_rounded_and_widened_for_it_alone() -> None:
     x, w = placed("x", 30, 7), placed("w", 7)
     rounded = ops.cast(ops.cast(ops.relu(x * w), dtype="bfloat16"), dtype="float32")
