@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.plan.planning import native_plan
@@ -174,3 +175,24 @@ def test_gradients_of_attention(
             fed_with = {node: numbers(node, batch) for node in given}
             for one, other in zip(there.run(fed_with), exact.run(fed_with), strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_heads_are_merged_within_loops(device: str) -> None:
+    """A step of a loop has a plan of its own, whose values lie among those of the loop."""
+    weights = {name: fed(name, (H * D, H * D)) for name in ("q", "v", "o")}
+    x, start = fed("x", (4, 2, T, H * D)), fed("start", (2, T, H * D))
+
+    def step(cell: Operation, given: Operation) -> tuple[Operation, Operation]:
+        heads = [
+            ops.transpose(ops.reshape(given @ weights[name], (2, T, H, D)), (0, 2, 1, 3))
+            for name in "qv"
+        ]
+        p = heads[0] @ ops.swapaxes(heads[0], -1, -2)
+        made = merged(p @ heads[1], 2, T, H * D) @ weights["o"]
+        cell = ops.minimum(ops.maximum(cell + made, -2.0), 2.0)
+        return cell, cell
+
+    last, kept = md.scan(step, start, x)
+    with on(device):
+        agree([last, kept], (1,))
