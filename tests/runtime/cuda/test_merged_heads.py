@@ -27,7 +27,12 @@ from tests.runtime.cuda.devices import DEVICES, on
 
 RNG = np.random.default_rng(13)
 Make = Callable[[Operation, Operation], Operation]
-DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
+DTYPES = {
+    "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16,
+    "float32": np.float32,
+    "float64": np.float64,
+}
 T, H, D = 6, 3, 8
 
 
@@ -72,7 +77,7 @@ def agree(made: list[Any], batches: tuple[int, ...], mode: str = "float32") -> E
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("by_library", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("batch", [BATCH, 4], ids=str)
 def test_values(
     batch: Any, dtype: str, by_library: bool, device: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +180,23 @@ def test_gradients_of_attention(
             fed_with = {node: numbers(node, batch) for node in given}
             for one, other in zip(there.run(fed_with), exact.run(fed_with), strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_heads_of_halves_pass_through_shared_memory(half: str, device: str) -> None:
+    """More rows than a tile has, more of k than a stage; whole numbers up to 200 are exact in both."""
+    time, depth = 200, 64
+    q, k, v = (fed(name, (3, time, 2 * depth), half) for name in "qkv")
+    heads = [ops.transpose(ops.reshape(x, (3, time, 2, depth)), (0, 2, 1, 3)) for x in (q, k, v)]
+    scores = heads[0] @ ops.swapaxes(heads[1], -1, -2)
+    y = fed("p", (3, 2, time, time), half) @ heads[2]
+    made = [scores, merged(y) @ fed("w", (2 * depth, 1), half)]
+    with on(device):
+        there = agree(made, (1,))
+        text = there.text({})
+        assert text.count("stack of 6, each own product 200 x") == 2
+        assert text.count(", tiles ") == 2
 
 
 @pytest.mark.parametrize("device", DEVICES)

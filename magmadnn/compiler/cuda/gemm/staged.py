@@ -9,7 +9,8 @@ memory ahead of the arithmetic, without registers in between, and two blocks sha
   A, so that B is not read again for each tile. What formulas read of a tile is under way before its turn.
 
 Lines of A may be rows of a larger array, found by an order of rows (`Picked`): no batch is copied then.
-Halves lie in shared memory as they are, twice as many of k in a tile, and become float32 in registers.
+Halves lie in shared memory as they are, twice as many of k in a tile, and are multiplied as halves where the
+device has instructions for that, else as float32. `Looped` is slower for these than `Outer`, and not taken.
 """
 
 from __future__ import annotations
@@ -41,6 +42,21 @@ template <class Stored> struct Picked {
   }
 };
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// 16 k of a tile: words of two neighbouring k. Lane (g, t) has a[h][i], row g + 8h, and b[i], column g, both
+// for k = 4t + 2i and the next; it adds to c as in `Tf32`.
+#define MULTIPLY_HALVES(Half, name) \
+  __device__ __forceinline__ void multiply_words(float (&c)[4], const u32 (&a)[2][2], \
+                                                 const u32 (&b)[2], Half) { \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 {%0, %1, %2, %3}," \
+      "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+      : "r"(a[0][0]), "r"(a[1][0]), "r"(a[0][1]), "r"(a[1][1]), "r"(b[0]), "r"(b[1])); \
+  }
+MULTIPLY_HALVES(bfloat16, "bf16")
+MULTIPLY_HALVES(float16, "f16")
+#endif
+
 template <class S, class Arithmetic, class F> struct Staged {
   typedef typename Arithmetic::Item T;
   typedef typename S::Stored Stored;
@@ -49,6 +65,7 @@ template <class S, class Arithmetic, class F> struct Staged {
   static constexpr int THREADS = 32 * WM * WN;
   static constexpr int ROWS = 16 * MT * WM, COLUMNS = 8 * NT * WN, ACROSS = (N + COLUMNS - 1) / COLUMNS;
   static constexpr int A_SIZE = ROWS * DEEP, SIZE = A_SIZE + COLUMNS * DEEP;
+  static constexpr int BUFFERS = CHUNKS < STAGES ? CHUNKS : STAGES;
   static constexpr int EACH = S::EACH, PIECES = DEEP / EACH;  // elements that are copied together
   static constexpr bool HALVES = sizeof(Stored) == 2;
 
@@ -107,6 +124,12 @@ template <class S, class Arithmetic, class F> struct Staged {
   // 16 k from k0 on, of which lane t takes four from 4t on; a and b point to what it takes where k0 = 0.
   static __device__ __forceinline__ void multiply(T (&c)[MT][1][NT][4], const Stored *a, const Stored *b,
                                                   int k0) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (HALVES) {
+      multiply_halves(c, a, b, k0);
+      return;
+    }
+#endif
     typename Arithmetic::B right[NT];
 #pragma unroll
     for (int j = 0; j < NT; j += 4) {
@@ -128,6 +151,34 @@ template <class S, class Arithmetic, class F> struct Staged {
       Arithmetic::multiply(c[m], left, right);
     }
   }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  // The same of halves; of B stored [k, n] words of two columns become words of two k.
+  static __device__ __forceinline__ void multiply_halves(T (&c)[MT][1][NT][4], const Stored *a,
+                                                         const Stored *b, int k0) {
+    u32 right[NT][2];
+#pragma unroll
+    for (int j = 0; j < NT; j += 4) {
+      u32 v[4][2];
+#pragma unroll
+      for (int q = 0; q < 4; q++)
+        near<2>(v[q], (const u32 *)(b + (S::TB ? (8 * j + q) * DEEP : (k0 + q) * COLUMNS + 8 * j)));
+#pragma unroll
+      for (int x = 0; x < 8; x++) {
+        const int q = x / 2, i = x % 2;
+        right[j + q][i] = S::TB ? v[q][i]
+                                : __byte_perm(v[2 * i][q / 2], v[2 * i + 1][q / 2], q % 2 ? 0x7632 : 0x5410);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+      u32 left[2][2];
+#pragma unroll
+      for (int h = 0; h < 2; h++) near<2>(left[h], (const u32 *)(a + (16 * m + 8 * h) * DEEP));
+#pragma unroll
+      for (int j = 0; j < NT; j++) multiply_words(c[m][0][j], left, right[j], Stored{});
+    }
+  }
+#endif
   template <class Slots, class A>
   static __device__ __forceinline__ void run(const Slots &s, int block, char *memory, A lines) {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -136,7 +187,7 @@ template <class S, class Arithmetic, class F> struct Staged {
     Stored *const tiles = (Stored *)memory;
     const Stored *const b = s.b + (S::TB ? (i64)column0 * S::LDB : column0);
     wait_for_earlier_kernels();
-    lines.find((const Stored **)(tiles + STAGES * SIZE), row0, ROWS, M);
+    lines.find((const Stored **)(tiles + BUFFERS * SIZE), row0, ROWS, M);
     if constexpr (!S::PICKED) lines.first += row0 * lines.step;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {

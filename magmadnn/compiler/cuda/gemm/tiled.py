@@ -18,7 +18,8 @@ _STEP = 16
 _SHORT_K = 256  # for which all of B's k is kept
 _LEAST = 64  # columns, and sums where they are long
 _WIDE = 8  # halves that are copied together, where all lie so
-_BESIDE = 2  # blocks that are to share a multiprocessor
+_BESIDE = 2  # blocks that are to share a multiprocessor,
+_THREADS = 512  # and threads of those of halves
 # 16 rows and 8 columns of a warp, times; warps over rows and columns.
 _STAGED_TILES = ((4, 4, 2, 4), (2, 4, 4, 2), (2, 4, 2, 4), (2, 4, 2, 2))
 _LOOPED_TILES = ((2, 4, 1, 4), (2, 4, 2, 2))
@@ -80,14 +81,15 @@ class TiledProduct(SizedProduct):
     @property
     def resident(self) -> int:
         """Blocks of it that share a multiprocessor, where that has as much as the largest ones have."""
-        return _BESIDE
+        return _THREADS // self.threads if self.kernel.halves else _BESIDE
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: tiles of both operands, and where lines lie."""
         rows, columns = self.block
         if self.stages:
-            return self.stages * (rows + columns) * _DEEP + 8 * rows * self.picked
+            chunks = -(-self.sizes[2] * self.item // _DEEP)
+            return min(self.stages, chunks) * (rows + columns) * _DEEP + 8 * rows * self.picked
         deep = -(-self.sizes[2] // _STEP) * _STEP
         return deep * (2 * (rows + 8) + columns + 8) * self.item + 8 * deep * self.picked
 
@@ -131,9 +133,9 @@ def tiled(
     if not isinstance(kernel.epilogue, Finish | None):
         return None
     looped = kernel.transpose_a
-    if kernel.transpose_b if looped else k < _LEAST:
+    if looped and (kernel.transpose_b or k > _SHORT_K or kernel.halves):
         return None
-    if looped and k > _SHORT_K:
+    if not looped and k < _LEAST:
         return None
     if not is_countable(kernel, values):
         return None
@@ -141,10 +143,8 @@ def tiled(
     if any(dict(own.widths)[s] != 4 for s in "ab") or any(step % 4 for step in steps):
         return None
     lines = (values["lda"], values["ldb"], *steps, k, n if not kernel.transpose_b else k)
-    wide = kernel.halves is not None and not looped
-    wide = wide and not any(
-        number % _WIDE for number in (*lines, values["a"] // 2, values["b"] // 2)
-    )
+    places = (*lines, values["a"] // 2, values["b"] // 2)
+    wide = kernel.halves is not None and not any(number % _WIDE for number in places)
     each = _WIDE if wide else 4
     made = [
         replace(one, each=each)
@@ -174,7 +174,7 @@ def _looped(
 def _cost(one: TiledProduct, count: int, chip: Chip) -> float:
     """Rounds in which multiprocessors take the blocks, times what a block reads; few stages wait longer."""
     fits = (chip.shared_bytes + RESERVED_BYTES) // (one.shared_bytes + RESERVED_BYTES)
-    rounds = -(-count * one.blocks // (chip.processors * min(fits, _BESIDE)))
+    rounds = -(-count * one.blocks // (chip.processors * min(fits, one.resident)))
     rows, columns = one.block
     if one.stages:
         return rounds * (rows + columns) * (1 if one.stages > 2 else 1.2)
