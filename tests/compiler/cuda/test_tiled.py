@@ -99,7 +99,7 @@ def test_tiles_at_edges_and_inside(turned: str, sizes: tuple[int, int, int]) -> 
 
 @needs_compiler
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
-@pytest.mark.parametrize("turned", ["", "b"])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 @pytest.mark.parametrize(
     "sizes",
     [(64, 64, 64), (100, 136, 72), (36, 68, 100), (40, 128, 200)],
@@ -109,11 +109,13 @@ def test_halves_lie_in_shared_memory_as_they_are(
     half: str, turned: str, sizes: tuple[int, int, int]
 ) -> None:
     """Eight are copied together where all lie so; the others four."""
-    gemm = Gemm("float32", *KINDS[turned], load_a=Loading(half, half), load_b=Loading(half, half))
+    load = Loading.widening(half)
+    gemm = Gemm("float32", "a" in turned, "b" in turned, load_a=load, load_b=load)
     arrays = stack(gemm, sizes, 5)
     launch = tiled_launch(gemm, arrays, sizes, FOUR)
     variant: Any = launch.variant
-    eight = not any(size % 8 for size in sizes[1:])
+    lengths = sizes[0] if "a" in turned else sizes[2], sizes[2] if "b" in turned else sizes[1]
+    eight = not any(size % 8 for size in lengths)
     assert variant.product.each == (8 if eight else 4)
     run(launch)
     wide = {side: arrays[side].astype(np.float64) for side in "ab"}
@@ -245,9 +247,10 @@ def test_the_compiler_takes_them(major: int, architecture: str) -> None:
         (replace(Gemm("float32"), load_a=HALF, load_b=HALF), (128, 64, 128)),
         (replace(Gemm("float32", transpose_b=True), load_a=HALF, load_b=HALF), (128, 128, 64)),
         (replace(Gemm("float32"), load_a=OTHER, load_b=OTHER), (128, 72, 200)),
+        (replace(Gemm("float32", transpose_a=True), load_a=HALF, load_b=HALF), (128, 64, 128)),
     ]:
         launch = tiled_launch(gemm, stack(gemm, sizes, 4), sizes, H100)
         picked = picking(launch, 8, 0, 8, 8)
-        assert picked is not None
-        variants += [launch.variant, picked.variant]
+        assert (picked is None) == (gemm.transpose_a and gemm.halves is not None)
+        variants += [launch.variant] if picked is None else [launch.variant, picked.variant]
     compiled(module_text(variants), major, (*OPTIONS, f"-arch={architecture}"))

@@ -190,13 +190,13 @@ def test_heads_of_halves_pass_through_shared_memory(half: str, device: str) -> N
     q, k, v = (fed(name, (3, time, 2 * depth), half) for name in "qkv")
     heads = [ops.transpose(ops.reshape(x, (3, time, 2, depth)), (0, 2, 1, 3)) for x in (q, k, v)]
     scores = heads[0] @ ops.swapaxes(heads[1], -1, -2)
-    y = fed("p", (3, 2, time, time), half) @ heads[2]
-    made = [scores, merged(y) @ fed("w", (2 * depth, 1), half)]
+    p, w = fed("p", (3, 2, time, time), half), fed("w", (2 * depth, 1), half)
+    back = ops.swapaxes(p, -1, -2) @ heads[0]
+    made = [scores, merged(p @ heads[2]) @ w, merged(back) @ w]
     with on(device):
         there = agree(made, (1,))
         text = there.text({})
-        assert text.count("stack of 6, each own product 200 x") == 2
-        assert text.count(", tiles ") == 2
+        assert text.count("stack of 6, each own product 200 x") == text.count(", tiles ") == 3
 
 
 @pytest.mark.parametrize("device", DEVICES)

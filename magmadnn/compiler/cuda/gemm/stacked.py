@@ -236,6 +236,8 @@ def picking(launch: Launch, first: int, step: int, source: int, order: int) -> L
     if not isinstance(variant, StackedProduct) or not isinstance(variant.product, TiledProduct):
         return None
     product, sizes = variant.product, variant.product.sizes
+    if product.kernel.transpose_a and product.stages:
+        return None
     columns = sizes[0] if product.kernel.transpose_a else sizes[2]
     axes = [axis for axis in variant.a if axis[0] > 1]
     if (

@@ -4,13 +4,14 @@ Small products are short of time (`product.py`); those of a stack are short of b
 parameters is read once, and as many bytes as there are must be under way. So tiles are copied into shared
 memory ahead of the arithmetic, without registers in between, and two blocks share a multiprocessor.
 
-* `Staged`: C = A B or A B^T, A stored [m, k]. Tiles of DEEP k, of which STAGES - 1 are under way.
+* `Staged`: C = A B or A B^T, A stored [m, k], or [k, m] of halves. Tiles of DEEP k, of which STAGES - 1 are
+  under way.
 * `Looped`: C = A^T B with short k, as `Outer`. A block keeps its columns of B and goes through rows of
   A, so that B is not read again for each tile. What formulas read of a tile is under way before its turn.
 
 Lines of A may be rows of a larger array, found by an order of rows (`Picked`): no batch is copied then.
 Halves lie in shared memory as they are, twice as many of k in a tile, and are multiplied as halves where the
-device has instructions for that, else as float32. `Looped` is slower for these than `Outer`, and not taken.
+device has instructions for that, else as float32. `Looped` is slower for these, and not taken.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ template <class S, class Arithmetic, class F> struct Staged {
   // Lines lie without gaps, their pieces of four elements in an order that depends on the line, so that lanes
   // that load together meet other banks: 8 lanes of float32, 16 of halves. Of A lane (g, t) loads piece t of
   // a step of line g, of B stored [n, k] piece t of line first_of_four(g); of B stored [k, n] piece
-  // first_of_four(g) / 4 of line 4t on, where two lanes of halves meet.
+  // first_of_four(g) / 4 of line 4t on, where two lanes of halves meet; of A stored [k, m] neighbouring rows,
+  // 2 MT of them from 2 MT g on, of line 4t on.
   static __device__ __forceinline__ int key_a(int line) {
+    if (S::TA) return line / 4 % 4 * 4;
     return HALVES ? line % 4 * 4 : line / 2 % 4 | line % 2 * 4;
   }
   static __device__ __forceinline__ int key_b(int line) {
@@ -86,7 +89,16 @@ template <class S, class Arithmetic, class F> struct Staged {
   static __device__ __forceinline__ void fetch(Stored *to, const A &lines, const Stored *b, int chunk,
                                                int rows, int columns) {
     const int k0 = chunk * DEEP;
-    {
+    if constexpr (S::TA) {
+      constexpr int ACROSS_A = ROWS / EACH, LINES = THREADS / ACROSS_A;
+      const int line0 = threadIdx.x / ACROSS_A, row = threadIdx.x % ACROSS_A * EACH;
+#pragma unroll
+      for (int i = 0; i < DEEP; i += LINES) {
+        const int line = line0 + i;
+        Stored *const goal = to + line * ROWS + (row / 4 ^ key_a(line)) * 4;
+        copy<EACH>(goal, lines.at(k0 + line) + row, row < rows && k0 + line < K);
+      }
+    } else {
       const int line0 = threadIdx.x / PIECES, k = threadIdx.x % PIECES * EACH;
       Stored *const goal = to + line0 * DEEP + (k / 4 ^ key_a(line0)) * 4;
 #pragma unroll
@@ -142,17 +154,37 @@ template <class S, class Arithmetic, class F> struct Staged {
 #pragma unroll
       for (int q = 0; q < 4; q++) right[j + q] = Arithmetic::columns(w[q]);
     }
+    T turned[4][2 * MT];
+    if constexpr (S::TA) {
+#pragma unroll
+      for (int q = 0; q < 4; q++) {
+        Stored x[2 * MT];
+        near<2 * MT>(x, a + (k0 + q) * ROWS);
+#pragma unroll
+        for (int r = 0; r < 2 * MT; r++) turned[q][r] = widened(x[r]);
+      }
+    }
 #pragma unroll
     for (int m = 0; m < MT; m++) {
       T v[2][4];
 #pragma unroll
-      for (int h = 0; h < 2; h++) four(v[h], a + (16 * m + 8 * h) * DEEP);
+      for (int h = 0; h < 2; h++) {
+        if constexpr (S::TA) {
+#pragma unroll
+          for (int q = 0; q < 4; q++) v[h][q] = turned[q][2 * m + h];
+        } else
+          four(v[h], a + (16 * m + 8 * h) * DEEP);
+      }
       const typename Arithmetic::A left[1] = {Arithmetic::rows(v)};
       Arithmetic::multiply(c[m], left, right);
     }
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  // The same of halves; of B stored [k, n] words of two columns become words of two k.
+  // Of words of two neighbours in two lines of k, the word of one of them.
+  static __device__ __forceinline__ u32 along_k(u32 line, u32 next, int which) {
+    return __byte_perm(line, next, which ? 0x7632 : 0x5410);
+  }
+  // The same of halves; of factors stored [k, m] and [k, n] words of two neighbours become words of two k.
   static __device__ __forceinline__ void multiply_halves(T (&c)[MT][1][NT][4], const Stored *a,
                                                          const Stored *b, int k0) {
     u32 right[NT][2];
@@ -165,15 +197,25 @@ template <class S, class Arithmetic, class F> struct Staged {
 #pragma unroll
       for (int x = 0; x < 8; x++) {
         const int q = x / 2, i = x % 2;
-        right[j + q][i] = S::TB ? v[q][i]
-                                : __byte_perm(v[2 * i][q / 2], v[2 * i + 1][q / 2], q % 2 ? 0x7632 : 0x5410);
+        right[j + q][i] = S::TB ? v[q][i] : along_k(v[2 * i][q / 2], v[2 * i + 1][q / 2], q % 2);
       }
+    }
+    u32 turned[4][MT];
+    if constexpr (S::TA) {
+#pragma unroll
+      for (int q = 0; q < 4; q++) near<MT>(turned[q], (const u32 *)(a + (k0 + q) * ROWS));
     }
 #pragma unroll
     for (int m = 0; m < MT; m++) {
       u32 left[2][2];
 #pragma unroll
-      for (int h = 0; h < 2; h++) near<2>(left[h], (const u32 *)(a + (16 * m + 8 * h) * DEEP));
+      for (int h = 0; h < 2; h++) {
+        if constexpr (S::TA) {
+#pragma unroll
+          for (int i = 0; i < 2; i++) left[h][i] = along_k(turned[2 * i][m], turned[2 * i + 1][m], h);
+        } else
+          near<2>(left[h], (const u32 *)(a + (16 * m + 8 * h) * DEEP));
+      }
 #pragma unroll
       for (int j = 0; j < NT; j++) multiply_words(c[m][0][j], left, right[j], Stored{});
     }
@@ -188,7 +230,7 @@ template <class S, class Arithmetic, class F> struct Staged {
     const Stored *const b = s.b + (S::TB ? (i64)column0 * S::LDB : column0);
     wait_for_earlier_kernels();
     lines.find((const Stored **)(tiles + BUFFERS * SIZE), row0, ROWS, M);
-    if constexpr (!S::PICKED) lines.first += row0 * lines.step;
+    if constexpr (!S::PICKED) lines.first += S::TA ? row0 : row0 * lines.step;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
       if (i < CHUNKS) fetch(tiles + i * SIZE, lines, b, i, M - row0, N - column0);
@@ -196,7 +238,8 @@ template <class S, class Arithmetic, class F> struct Staged {
     }
     let_later_kernels_start();
     // What a lane takes of a tile; pieces of the next 16 k are 16 elements on or back.
-    const int a0 = (y0 + g) * DEEP + (t ^ key_a(g)) * 4;
+    const int a0 = S::TA ? 4 * t * ROWS + ((y0 + 2 * MT * g) / 4 ^ key_a(4 * t)) * 4
+                         : (y0 + g) * DEEP + (t ^ key_a(g)) * 4;
     const int b0 = A_SIZE + (S::TB ? (x0 + first_of_four(g)) * DEEP + (t ^ key_b(first_of_four(g))) * 4
                                    : 4 * t * COLUMNS + x0 + (first_of_four(g) / 4 ^ key_b(4 * t)) * 4);
     T c[MT][1][NT][4];
@@ -210,8 +253,10 @@ template <class S, class Arithmetic, class F> struct Staged {
       if (next < CHUNKS) fetch(tiles + there * SIZE, lines, b, next, M - row0, N - column0);
       end_of_copies();
 #pragma unroll
-      for (int k = 0; k < DEEP; k += 16)
-        multiply(c, tiles + now * SIZE + (a0 ^ k), tiles + now * SIZE + (S::TB ? b0 ^ k : b0), k);
+      for (int k = 0; k < DEEP; k += 16) {
+        const Stored *const tile = tiles + now * SIZE;
+        multiply(c, tile + (S::TA ? a0 : a0 ^ k), tile + (S::TB ? b0 ^ k : b0), k);
+      }
       now = now + 1 < STAGES ? now + 1 : 0;
     }
 #pragma unroll
@@ -220,7 +265,8 @@ template <class S, class Arithmetic, class F> struct Staged {
       for (int j = 0; j < NT; j += 4)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-          const int row = row0 + y0 + 8 * x + g, column = column0 + x0 + 8 * j + 4 * t + 16 * e;
+          const int row = row0 + y0 + (S::TA ? 2 * MT * g + x : 8 * x + g);
+          const int column = column0 + x0 + 8 * j + 4 * t + 16 * e;
           if (row >= M || column >= N) continue;
           T total[4];
 #pragma unroll

@@ -132,8 +132,8 @@ def tiled(
         return None
     if not isinstance(kernel.epilogue, Finish | None):
         return None
-    looped = kernel.transpose_a
-    if looped and (kernel.transpose_b or k > _SHORT_K or kernel.halves):
+    looped = kernel.transpose_a and kernel.halves is None
+    if looped and (kernel.transpose_b or k > _SHORT_K):
         return None
     if not looped and k < _LEAST:
         return None
@@ -142,8 +142,8 @@ def tiled(
     own = sized(kernel, values)
     if any(dict(own.widths)[s] != 4 for s in "ab") or any(step % 4 for step in steps):
         return None
-    lines = (values["lda"], values["ldb"], *steps, k, n if not kernel.transpose_b else k)
-    places = (*lines, values["a"] // 2, values["b"] // 2)
+    lengths = (m if kernel.transpose_a else k, k if kernel.transpose_b else n)
+    places = (values["lda"], values["ldb"], *steps, *lengths, values["a"] // 2, values["b"] // 2)
     wide = kernel.halves is not None and not any(number % _WIDE for number in places)
     each = _WIDE if wide else 4
     made = [
