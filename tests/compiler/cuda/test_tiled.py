@@ -201,10 +201,13 @@ def test_rows_of_a_batch_are_found_by_an_order(
 
 
 def test_what_other_kernels_are_better_for() -> None:
-    """Few products, few columns, float64, exact float32, rows that cannot be moved four at a time."""
+    """Few products, few columns, float64, exact float32, rows that cannot be moved four at a time, large
+    ones of halves."""
 
-    def is_tiled(sizes: Any, count: int, exact: bool = False, dtype: str = "float32") -> bool:
-        gemm = Gemm(dtype)
+    def is_tiled(
+        sizes: Any, count: int, exact: bool = False, dtype: str = "float32", half: Any = None
+    ) -> bool:
+        gemm = Gemm(dtype, load_a=half, load_b=half)
         (m, n, k) = sizes
         values = {"row0": 0, "row1": m * count, "column0": 0, "column1": n, "k": k}
         values |= {"lda": k, "ldb": n, "ldc": n, "a": 0, "b": 0, "c": 0, "cuts": 0}
@@ -219,6 +222,11 @@ def test_what_other_kernels_are_better_for() -> None:
     assert not is_tiled((128, 128, 784), 256, exact=True)
     assert not is_tiled((128, 128, 784), 256, dtype="float64")
     assert not is_tiled((128, 128, 785), 256)
+    assert is_tiled((128, 128, 64), 512, half=HALF, exact=True)
+    assert is_tiled((2048, 2048, 64), 16, half=HALF)
+    assert is_tiled((2048, 64, 2048), 16, half=HALF)
+    assert is_tiled((256, 256, 1024), 16, half=HALF)
+    assert not is_tiled((1024, 1024, 1024), 16, half=HALF)
 
 
 def test_which_products_of_one_second_factor_are_a_library_s() -> None:

@@ -18,6 +18,8 @@ _STEP = 16
 _SHORT_K = 256  # for which all of B's k is kept
 _LEAST = 64  # columns, and sums where they are long
 _WIDE = 8  # halves that are copied together, where all lie so
+_SHORT = 128  # rows, columns or sums of products of halves that bandwidth limits, whatever the others are;
+_MOST_OPERATIONS = 3e8  # up to which others are taken
 _BESIDE = 2  # blocks that are to share a multiprocessor,
 _THREADS = 512  # and threads of those of halves
 # 16 rows and 8 columns of a warp, times; warps over rows and columns.
@@ -129,6 +131,8 @@ def tiled(
     if kernel.dtype != "float32" or n < _LEAST or m < _STEP:
         return None
     if kernel.halves is None and (kernel.load_a or kernel.load_b):
+        return None
+    if kernel.halves and min(m, n, k) > _SHORT and 2.0 * m * n * k > _MOST_OPERATIONS:
         return None
     if not isinstance(kernel.epilogue, Finish | None):
         return None
