@@ -43,6 +43,8 @@ class Columns:
             have fewer. Rows of strided and padded operands are numbered through all blocks.
         joins: what is reduced is what such a kernel made of blocks, and is combined in their order. Two more
             slots: `rows` has the number of all rows, `each` that of a block.
+        put: results [rows, columns] of what is reduced, stored as it is read; on a GPU, where threads have
+            neighbouring columns, and no deviations are among what is reduced.
     """
 
     operands: tuple[Operand, ...]
@@ -52,11 +54,12 @@ class Columns:
     stacked: bool = False
     blocked: bool = False
     joins: bool = False
+    put: tuple[Result, ...] = ()
 
     @property
     def parts(self) -> list[Operand | Result]:
         """Everything that has memory."""
-        return [*self.operands, *self.store]
+        return [*self.operands, *self.store, *self.put]
 
     @cached_property
     def slots(self) -> tuple[str, ...]:

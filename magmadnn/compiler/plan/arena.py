@@ -51,7 +51,7 @@ class Arena:
             for life in self.lives
         ]
         lines += [
-            f"{room.start:12} {room.nbytes:12} bytes  phase {room.first}  partial results of "
+            f"{room.start:12} {room.nbytes:12} bytes  phase {room.last}  partial results of "
             f"{room.node.label}"
             for room in self.rooms
         ]

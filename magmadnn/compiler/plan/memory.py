@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -81,9 +82,17 @@ def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     rooms: list[Life] = []
     alive: list[tuple[int, int, int]] = []  # last phase, start and room of values, as a heap
     free, known = _Free(), set[Node]()
+    coming = deque((work, n) for work in plan.work if (n := partial_bytes(work, sizes)))
     for work in plan.work:  # in the order of phases
         while alive and alive[0][0] < work.phase:
             free.give(*heappop(alive)[1:])
+        # A phase early, apart from what the step before still reads: a device may make them one.
+        while coming and coming[0][0].phase <= work.phase + 1:
+            one, nbytes = coming.popleft()
+            start = free.take(_room(nbytes))
+            first = min(work.phase, one.phase)
+            rooms.append(Life(one.needed[0], start, nbytes, first, one.phase))
+            heappush(alive, (one.phase, start, _room(nbytes)))
         for node in dict.fromkeys(map(plan.owner, work.placed)):
             if node in plan.in_place or node in known:  # by what is computed inside of it
                 continue
@@ -93,10 +102,6 @@ def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
             life = Life(node, start, nbytes, work.phase, last.get(node, work.phase))
             lives.append(life)
             heappush(alive, (life.last, start, _room(nbytes)))
-        if nbytes := partial_bytes(work, sizes):
-            start = free.take(_room(nbytes))
-            rooms.append(Life(work.needed[0], start, nbytes, work.phase, work.phase))
-            heappush(alive, (work.phase, start, _room(nbytes)))
     taken = [*lives, *rooms]
     end = _end_of(taken)
     if end > _LARGE and len(taken) <= _MOST_BY_SIZE and end > _WASTE * max(bytes_alive(taken)):

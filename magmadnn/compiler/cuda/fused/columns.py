@@ -71,14 +71,15 @@ class ColumnsVariant(OfParts):
     @property
     def rows_at_once(self) -> int:
         """That a thread with neighbouring columns reads before it adds the first."""
-        return min(max(_AHEAD_BYTES // max(self._bytes, 1), 2), UNROLL)
+        least = 1 if self.kernel.put and self.width > LARGE_GROUP else 2
+        return min(max(_AHEAD_BYTES // max(self._bytes, 1), least), UNROLL)
 
     @property
     def reads_early(self) -> bool:
         """Whether such a thread reads the next ones before it adds those."""
         used = set[int]().union(*(arguments_in(r.formula) for r in self.kernel.reduce))
         rows = sum(self.kernel.operands[n].spread == ROW for n in used)
-        totals = len(self.kernel.reduce) + 2 * len(self.kernel.sums)
+        totals = len(self.kernel.reduce) + 2 * (len(self.kernel.sums) + len(self.kernel.put))
         kept = (rows + totals) * self.width + self.rows_at_once * self._bytes // 4
         return self.width > 1 and kept > _MOST_KEPT
 
@@ -93,9 +94,9 @@ class ColumnsVariant(OfParts):
         """The function."""
         return _Text(self, name).function()
 
-    def sums(self, name: str) -> str:
-        """The struct `NAME`: what a product needs that has the columns at hand; see `summed.py`."""
-        return _Text(self, name).sums()
+    def stored(self, name: str) -> str:
+        """How a column's results are stored once its totals are known; see `summed.py`."""
+        return _Text(self, name).stored()
 
     def typed(self, prefix: str) -> list[str]:
         """Parameters with their types."""
@@ -120,8 +121,8 @@ class _Text:
         if self.variant.width > 1:
             self._groups()
             return Function(self.name, slots, str(lines), self.variant.across * lanes)
-        block = self._block_of_matrix()
-        lines.add(f"const i64 column = {block} * {self.variant.across} + threadIdx.x;")
+        block, across = self._block_of_matrix(), self.variant.across
+        lines.add(f"const i64 column = {block} * {across} + threadIdx.x;")
         lines.add("const bool live = column < column1;")
         for reduction in kernel.reduce:
             for kind, name, start in self._state(reduction):
@@ -161,6 +162,8 @@ class _Text:
                 lines.add("#pragma unroll")
                 lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
         lines.add("if (first < column1) {")
+        for one in self._at_hand:
+            lines.add(f"const auto {one.name}_v = {self._loaded(one)};")
         lines.add("i64 next = row0 + threadIdx.y;")
         if self._has_firsts:
             lines.add("if (next < row1) {")
@@ -175,9 +178,7 @@ class _Text:
         lines.add(f"for (; next < row1; next += {self.variant.lanes}) {{")
         lines.add("const i64 row = next;")
         self._load(streams)
-        self._each_of_group()
-        self._add(self._grouped_leaf)
-        lines.add("}")
+        self._add_group()
         lines.add("}")
         lines.add("}")
         self._combine_all()
@@ -206,14 +207,23 @@ class _Text:
             self._read_rows(streams, "_b", f"next + {apart + last} < row1", f"next + {apart}")
         else:
             self._read_rows(streams, "_a", "true", "next")
-        for line in ("#pragma unroll", each, f"const i64 row = next + step * {lanes};"):
+        given = [f"const auto {o.name}_v = {o.name}_a[step];" for o in streams]
+        for line in ("#pragma unroll", each, f"const i64 row = next + step * {lanes};", *given):
             lines.add(line)
-        for o in streams:
-            lines.add(f"const {vector_type(o.dtype, width)} {o.name}_v = {o.name}_a[step];")
+        self._add_group()
+        lines.add("}")
+        lines.add("}")
+
+    def _add_group(self) -> None:
+        """Add a group's elements of a row, and store what is made of them."""
+        lines, width = self.lines, self.variant.width
+        for one in self.kernel.put:
+            lines.add(f"{vector_type(one.dtype, width)} {one.name}_r;")
         self._each_of_group()
         self._add(self._grouped_leaf)
-        for _ in range(3):
-            lines.add("}")
+        lines.add("}")
+        for one in self.kernel.put:
+            lines.add(f"store<{width}>({place(one, 'row', 'first')}, {one.name}_r);")
 
     def _read_rows(self, streams: Sequence[Operand], to: str, where: str, first: str) -> None:
         """Read rows from a first one on into arrays whose names end so, on a condition."""
@@ -238,8 +248,7 @@ class _Text:
     def _load(self, streams: Sequence[Operand]) -> None:
         """A group's elements of a row."""
         for operand in streams:
-            kind = vector_type(operand.dtype, self.variant.width)
-            self.lines.add(f"const {kind} {operand.name}_v = {self._loaded(operand)};")
+            self.lines.add(f"const auto {operand.name}_v = {self._loaded(operand)};")
 
     def _each_of_group(self) -> None:
         """Begin a loop over a thread's columns, with the totals of each by their names."""
@@ -254,9 +263,14 @@ class _Text:
     def _grouped_leaf(self, leaf: Formula) -> Cell:
         if leaf[0] == "argument":
             operand = self.kernel.operands[leaf[1]]
-            if operand.spread in STREAMS:
+            if operand.spread in STREAMS or operand in self._at_hand:
                 return seen(f"{operand.name}_v.at[v]", operand.dtype)
         return self._leaf(leaf, "row")
+
+    @property
+    def _at_hand(self) -> list[Operand]:
+        """What rows share, kept over a loop that stores: it would be read again behind each store."""
+        return [o for o in self.kernel.operands if self.kernel.put and o.spread == ROW]
 
     def _block_of_matrix(self) -> str:
         """The number of the block among those of its matrix, or of its rows; addresses become theirs."""
@@ -274,23 +288,10 @@ class _Text:
             lines.add("row1 = rows - outer * row1 < row1 ? rows - outer * row1 : row1;")
         return "(blockIdx.x % pieces)"
 
-    def sums(self) -> str:
-        """How totals of columns are made and what is stored, for one sum."""
-        (reduction,) = self.kernel.reduce
+    def stored(self) -> str:
+        """How results are stored."""
         self._store()
-        kind, fields = TYPES[reduction.dtype], " ".join(f"{one};" for one in self.variant.typed(""))
-        return f"""struct {self.name} {{
-  {fields}
-  static constexpr int LANES = {self.variant.lanes};
-  static __device__ __forceinline__ {kind} none() {{ return {neutral(reduction)}; }}
-  static __device__ __forceinline__ {kind} both({kind} a, {kind} b) {{
-    return {COMBINED[reduction.kind]}(a, b);
-  }}
-  __device__ __forceinline__ void finish(i64 column, {kind} {reduction.name}_s) const {{
-{self.lines}
-  }}
-}};
-"""
+        return str(self.lines)
 
     def _at_once(self) -> None:
         """Few rows: all of a lane's elements are on their way before the first is added."""
@@ -365,6 +366,9 @@ class _Text:
                 self.lines.add(f"{total} = {total} + {name}_d * {name}_d;")
             else:
                 self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell});")
+        for one in self.kernel.put:
+            text = kept(writer.write(one.formula), one.dtype)
+            self.lines.add(f"{one.name}_r.at[v] = {text};")
 
     # --- what lanes have together -----------------------------------------------------------------
 
@@ -402,11 +406,8 @@ class _Text:
             lanes = self.variant.lanes // 2
             self.lines.add(f"__shared__ {kind} {name}[{lanes}][{across}];")
         self.memory |= memory
-        count = (
-            COMBINED_AT_ONCE
-            if deviations.in_turn(self.kernel, self.variant.width)
-            else len(reductions)
-        )
+        in_turn = deviations.in_turn(self.kernel, self.variant.width)
+        count = COMBINED_AT_ONCE if in_turn else len(reductions)
         for first in range(0, len(reductions), max(count, 1)):
             self._halve(reductions[first : first + count])
 

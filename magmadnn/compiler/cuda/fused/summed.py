@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, is_short_of_bandwidth
+from magmadnn.compiler.cuda.text.formulas import TYPES
+from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
 from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.compiler.kernels.operands import FULL
 
@@ -53,13 +55,31 @@ class Summed:
         parameters = ", ".join((product.parameters, *columns.typed(_PREFIX)))
         given = ", ".join(f"{_PREFIX}{slot}" for slot in columns.slots)
         bounds = f"__launch_bounds__({product.cut.threads}, 1)"
-        return f"""{product.types(name)}{columns.sums(f"{name}_sums")}
+        return f"""{product.types(name)}{_sums(columns, f"{name}_sums")}
 extern "C" __global__ void {bounds} {name}({parameters}) {{
   SHARED_MEMORY({product.shared_bytes})
   const {name}_slots slots = {{{", ".join(product.slots)}}};
   const {name}_sums sums = {{{given}}};
   {name}_type::run(slots, blockIdx.x, memory, sums);
 }}
+"""
+
+
+def _sums(columns: ColumnsVariant, name: str) -> str:
+    """The struct of that name: how totals of columns are made, and what is stored, for one sum."""
+    (reduction,) = columns.kernel.reduce
+    kind, fields = TYPES[reduction.dtype], " ".join(f"{one};" for one in columns.typed(""))
+    return f"""struct {name} {{
+  {fields}
+  static constexpr int LANES = {columns.lanes};
+  static __device__ __forceinline__ {kind} none() {{ return {neutral(reduction)}; }}
+  static __device__ __forceinline__ {kind} both({kind} a, {kind} b) {{
+    return {COMBINED[reduction.kind]}(a, b);
+  }}
+  __device__ __forceinline__ void finish(i64 column, {kind} {reduction.name}_s) const {{
+{columns.stored(name)}
+  }}
+}};
 """
 
 

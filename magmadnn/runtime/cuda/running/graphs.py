@@ -34,6 +34,7 @@ from magmadnn.runtime.cuda.schedule.listing import listing
 from magmadnn.runtime.cuda.schedule.merging.chains import Unit, chains_of, joined
 from magmadnn.runtime.cuda.schedule.merging.levels import levels_of, load_of, outer_of
 from magmadnn.runtime.cuda.schedule.merging.library_groups import groups_around_libraries
+from magmadnn.runtime.cuda.schedule.merging.stored_by_sums import stored_by_sums
 
 PATIENT = 12  # launches behind which others come that nothing may be later than
 _MANY_ROUNDS = 8  # in which multiprocessors take the blocks of a launch
@@ -144,6 +145,7 @@ def merged(items: Sequence[Item], chip: Chip) -> Launches:
     """Fewer launches that do the same; what calls of the device's library come between stays apart."""
     if len(items) == 1 and not can_be_in_graph(items[0]):
         return Launches(list(items), [()])
+    items = stored_by_sums(items, chip)
     groups = groups_around_libraries(items)
     if len(groups) == 1 and not _is_call(groups[0]):
         return _merged_kernels(items, chip)

@@ -1,0 +1,83 @@
+"""Elements that are computed for a reduction over rows, and stored by it for others: one launch, the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import ops
+from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
+from magmadnn.compiler.cuda.text.variant import Launch
+from magmadnn.graph import Spec
+from magmadnn.graph.node import Node, placeholder
+from magmadnn.memory import as_dtype
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda.running import graphs
+from magmadnn.runtime.cuda.schedule.launch import Item
+from magmadnn.runtime.cuda.schedule.merging import stored_by_sums
+from magmadnn.tensor import Operation
+from tests.runtime.cuda.devices import DEVICES, on
+
+UNIT = np.finfo(np.float32).eps
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The matrices that reductions store, by name, as graphs are made."""
+    found: list[str] = []
+    real = stored_by_sums.stored_by_sums
+
+    def counted(items: Sequence[Item], chip: Any) -> list[Item]:
+        made = real(items, chip)
+        launches = [item.what for item in made if isinstance(item.what, Launch)]
+        variants = [one.variant for one in launches if isinstance(one.variant, ColumnsVariant)]
+        found.extend(one.name for variant in variants for one in variant.kernel.put)
+        return made
+
+    monkeypatch.setattr(graphs, "stored_by_sums", counted)
+    return found
+
+
+def cut_and_summed(
+    shape: tuple[int, ...], dtype: str, two: bool
+) -> tuple[list[Node], dict[Node, np.ndarray]]:
+    """What is added and cut, sums of it and of its products, and its half; random operands."""
+    draw = np.random.default_rng(3)
+    names = ("a", "b", "y", "x", "z")
+    of = {n: placeholder(n, Spec(shape, as_dtype(dtype))) for n in names}
+    feeds = {node: draw.standard_normal(shape).astype(as_dtype(dtype)) for node in of.values()}
+    a, b, y, x, z = (Operation(node) for node in of.values())
+    cut = ops.where(y > 0, a + b, 0.0)
+    axes = tuple(range(len(shape) - 1))
+    wide = [ops.cast(one, "float32") for one in (cut, x, z)]
+    made = [ops.sum(wide[0], axis=axes), ops.sum((wide[1] - 0.25) * wide[0], axis=axes)]
+    if two:
+        made.append(ops.sum((wide[2] + 0.5) * wide[0], axis=axes))
+    return [one.node for one in (cut, *made)], feeds
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("two", [False, True])
+def test_what_is_added_and_cut_is_stored_by_its_sums(
+    device: str, dtype: str, two: bool, stored: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, feeds = cut_and_summed((3, 2753, 32), dtype, two)
+    with on(device):
+        together = Executable(made, executor="native", device="cuda").run(feeds)
+        count = len(stored)
+        monkeypatch.setattr(graphs, "stored_by_sums", lambda items, chip: list(items))
+        apart = Executable(made, executor="native", device="cuda").run(feeds)
+    assert count == 1
+    for one, other in zip(together, apart, strict=True):
+        assert one.tobytes() == other.tobytes()
+    a, b, y, x, *_ = (array.astype(np.float64) for array in feeds.values())
+    cut = np.where(y > 0, a + b, 0).astype(np.float32).astype(as_dtype(dtype))
+    np.testing.assert_array_equal(together[0], cut)
+    products = (x - 0.25) * cut.astype(np.float64)
+    allowed = 8 * UNIT * np.sqrt(8259) * np.abs(products).max()
+    assert np.abs(together[2] - products.sum((0, 1))).max() <= allowed
