@@ -97,29 +97,46 @@ def padding_of(
     firsts = _indices(
         part.__array_interface__["data"][0] - result.__array_interface__["data"][0], shape
     )
-    if not _is_block(part, result, firsts):
+    apart = _distances(part, result, firsts)
+    if apart is None:
         return None
     if seen.shape[-1] > 1 and seen.strides[-1] != seen.itemsize:
         return None
     steps = [
         s // seen.itemsize if n > 1 else 0 for n, s in zip(seen.shape, seen.strides, strict=True)
     ]
-    rows = list(zip(shape, steps, firsts, part.shape, strict=True))[:-1]
-    axes = _fewest([Axis(n, step, first, first + count) for n, step, first, count in rows])
+    rows = list(zip(shape, steps, firsts, part.shape, apart, strict=True))[:-1]
+    axes = _fewest([axis for row in rows for axis in _axes(*row)])
     begin = (seen.ctypes.data - source.ctypes.data) // source.itemsize
     origin = sum(axis.step * axis.first for axis in axes) + firsts[-1] - begin
     return Padding(kept, tuple(axes), origin, firsts[-1], firsts[-1] + part.shape[-1], shape[-1])
 
 
-def _is_block(part: Array, whole: Array, firsts: Sequence[int]) -> bool:
-    """Whether a view is a range of indices along each axis, which begins at `firsts`.
+def _distances(part: Array, whole: Array, firsts: Sequence[int]) -> list[int] | None:
+    """How far apart a view's indices are along each axis, from `firsts` on; None where it is no such part.
 
-    One of another shape, as of a reshape, may have the same strides: it goes beyond an axis.
+    One of another shape, as of a reshape, may have the same strides: it goes beyond an axis. Indices that are
+    apart are so in all of the axis, and none along the last.
     """
     if part.ndim != whole.ndim:
-        return False
-    axes = zip(part.shape, part.strides, whole.strides, firsts, whole.shape, strict=True)
-    return all((n == 1 or one == step) and first + n <= size for n, one, step, first, size in axes)
+        return None
+    found: list[int] = []
+    sizes = zip(part.shape, part.strides, whole.strides, firsts, whole.shape, strict=True)
+    for n, one, step, first, size in sizes:
+        apart = one // step if n > 1 and step and one > 0 else 1
+        is_part = n == 1 or one == apart * step
+        if not is_part or first + (n - 1) * apart >= size or (apart > 1 and size % apart):
+            return None
+        found.append(apart)
+    return found if found[-1] == 1 else None
+
+
+def _axes(size: int, step: int, first: int, count: int, apart: int) -> list[Axis]:
+    """An axis, of which so many indices are the operand's; two where these are apart."""
+    if apart == 1:
+        return [Axis(size, step, first, first + count)]
+    begin, place = divmod(first, apart)
+    return [Axis(size // apart, step, begin, begin + count), Axis(apart, 0, place, place + 1)]
 
 
 def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:

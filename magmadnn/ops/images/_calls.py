@@ -10,6 +10,7 @@ strides are gathered first: see `_gathering.py`. What follows a convolution may 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from magmadnn.graph.dim import Size
 from magmadnn.graph.op import Array, Draw, Op, Sample, promote
 from magmadnn.ops.arithmetic import cast
 from magmadnn.ops.movement import transpose
+from magmadnn.ops.slicing import unslice
 
 from . import _taps
 from ._epilogues import absorbed
@@ -55,8 +57,33 @@ def convolution(x: Any, w: Any, *, tensor_float: bool = False, **settled: Any) -
 
 
 def inputs(g: Any, w: Any, **settled: Any) -> Any:
-    """What its gradient for inputs is, likewise."""
-    return _called(convolution_inputs_whole, (g, w), **settled)
+    """What its gradient for inputs is, likewise.
+
+    Filters of one place leave out all places between strides. The gradient is computed at the others, and
+    zeros are put between them: what adds it to another reads it by index.
+    """
+    strides, places = settled["strides"], settled["places"]
+    counts = tuple(g.shape[1:-1])
+    is_apart = (
+        max(strides) > 1 and set(w.shape[:-2]) == {1} and not any(map(any, settled["padding"]))
+    )
+    if not is_apart or any(
+        not isinstance(m, int) or m * s != n
+        for m, s, n in zip(counts, strides, places, strict=True)
+    ):
+        return _called(convolution_inputs_whole, (g, w), **settled)
+    ones = (1,) * len(strides)
+    own = {**settled, "places": counts, "strides": ones, "dilation": ones}
+    return _called(
+        convolution_inputs_whole, (g, w), partial(_spread, strides=strides, places=places), **own
+    )
+
+
+def _spread(x: Any, strides: Counts, places: Counts) -> Any:
+    """An image with places `strides` apart, and zeros between them."""
+    whole = ("slice", None, None, 1)
+    index = (whole, *(("slice", 0, n, s) for n, s in zip(places, strides, strict=True)), whole)
+    return unslice(x, index=index, shape=(x.shape[0], *places, x.shape[-1]))
 
 
 def filters(x: Any, g: Any, *, tensor_float: bool = False, **settled: Any) -> Any:
@@ -71,7 +98,13 @@ def filters(x: Any, g: Any, *, tensor_float: bool = False, **settled: Any) -> An
     return _called(convolution_filters_whole, (x, g), **settled)
 
 
-def _called(op: Op, operands: tuple[Any, Any], **settled: Any) -> Any:
+def _called(
+    op: Op,
+    operands: tuple[Any, Any],
+    then: Callable[[Any], Any] | None = None,
+    **settled: Any,
+) -> Any:
+    """A call; `then` is what is done to what the library gives."""
     found = operands_for(*operands, settled)
     if found is None:
         return None
@@ -81,6 +114,7 @@ def _called(op: Op, operands: tuple[Any, Any], **settled: Any) -> Any:
         made = _moved(op(one, other, **settled), first=False)
     else:
         made = op(one, _moved(other, first=True), **settled)
+    made = made if then is None else then(made)
     return cast(made, dtype.name) if made.dtype != dtype else made
 
 

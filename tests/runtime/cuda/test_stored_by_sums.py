@@ -1,4 +1,4 @@
-"""Elements that are computed for a reduction over rows, and stored by it for others: one launch, the same bits."""
+"""Elements computed for a reduction over rows, and stored by it for others: one launch, the same bits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.graph import Spec
 from magmadnn.graph.node import Node, placeholder
 from magmadnn.memory import as_dtype
+from magmadnn.ops.slicing import unslice
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running import graphs
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -22,6 +22,9 @@ from magmadnn.runtime.cuda.schedule.merging import stored_by_sums
 from magmadnn.tensor import Operation
 from tests.runtime.cuda.devices import DEVICES, on
 
+PLACES = (
+    ("slice", None, None, 1), ("slice", 0, 48, 2), ("slice", 2, 90, 3), ("slice", None, None, 1),
+)  # fmt: skip
 UNIT = np.finfo(np.float32).eps
 
 
@@ -43,14 +46,21 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def cut_and_summed(
-    shape: tuple[int, ...], dtype: str, two: bool
+    shape: tuple[int, ...], dtype: str, two: bool, apart: bool = False
 ) -> tuple[list[Node], dict[Node, np.ndarray]]:
-    """What is added and cut, sums of it and of its products, and its half; random operands."""
+    """What is added and cut, sums of it and of its products; random operands, one with places `apart`."""
     draw = np.random.default_rng(3)
     names = ("a", "b", "y", "x", "z")
     of = {n: placeholder(n, Spec(shape, as_dtype(dtype))) for n in names}
-    feeds = {node: draw.standard_normal(shape).astype(as_dtype(dtype)) for node in of.values()}
+    if apart:
+        of["b"] = placeholder("b", Spec((3, 24, 30, shape[-1]), as_dtype(dtype)))
+    feeds = {
+        node: draw.standard_normal([int(n) for n in node.shape]).astype(as_dtype(dtype))
+        for node in of.values()
+    }
     a, b, y, x, z = (Operation(node) for node in of.values())
+    if apart:
+        b = unslice(b, index=PLACES, shape=shape)
     cut = ops.where(y > 0, a + b, 0.0)
     axes = tuple(range(len(shape) - 1))
     wide = [ops.cast(one, "float32") for one in (cut, x, z)]
@@ -81,3 +91,24 @@ def test_what_is_added_and_cut_is_stored_by_its_sums(
     products = (x - 0.25) * cut.astype(np.float64)
     allowed = 8 * UNIT * np.sqrt(8259) * np.abs(products).max()
     assert np.abs(together[2] - products.sum((0, 1))).max() <= allowed
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_places_with_zeros_between_them_are_read_by_index(
+    device: str, dtype: str, stored: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, feeds = cut_and_summed((3, 48, 90, 32), dtype, False, apart=True)
+    with on(device):
+        together = Executable(made, executor="native", device="cuda").run(feeds)
+        count = len(stored)
+        monkeypatch.setattr(graphs, "stored_by_sums", lambda items, chip: list(items))
+        apart = Executable(made, executor="native", device="cuda").run(feeds)
+    assert count == 1
+    for one, other in zip(together, apart, strict=True):
+        assert one.tobytes() == other.tobytes()
+    a, b, y, *_ = (array.astype(np.float64) for array in feeds.values())
+    wide = np.zeros(a.shape)
+    wide[:, ::2, 2::3] = b
+    cut = np.where(y > 0, a + wide, 0).astype(np.float32).astype(as_dtype(dtype))
+    np.testing.assert_array_equal(together[0], cut)

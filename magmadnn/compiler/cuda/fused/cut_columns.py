@@ -25,6 +25,7 @@ _MOST_LANES = 32
 _ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for others beside them
 _ROWS_OF_A_JOIN = 8  # likewise, where what blocks have made is combined
 _FEW_STEPS = 8  # where a thread has one column of a piece
+_AT_ONCE = 2  # blocks of large groups on a multiprocessor
 # bytes of shared memory: kernels that are merged have theirs beside each other
 _MOST_SHARED = 16 << 10
 
@@ -47,6 +48,8 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
             outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread in STREAMS]
             while width > 1 and any(step % width for step in outer):
                 width //= 2
+            if kernel.blocked and not kernel.put and _has_rounds(width, columns, matrices, chip):
+                width *= 2  # two loads
             across = _across(width, columns)
             while lanes >= _MOST_LANES and lanes * across < _MOST_LANES * _ACROSS_OF_GROUPS:
                 lanes *= 2
@@ -67,6 +70,13 @@ def _shared_bytes(kernel: Columns) -> int:
         return sum(ITEM_BYTES[r.dtype] for r in kernel.reduce)
     counts = Counter(r.dtype for r in kernel.reduce)
     return sum(ITEM_BYTES[dtype] * min(n, COMBINED_AT_ONCE) for dtype, n in counts.items())
+
+
+def _has_rounds(width: int, columns: int, matrices: int, chip: Chip) -> bool:
+    """Whether blocks of large groups come in several rounds, so that half as many are enough."""
+    each = _ACROSS_OF_GROUPS * width
+    fills = width == LARGE_GROUP and columns % (2 * each) == 0
+    return fills and columns // each * matrices > _AT_ONCE * chip.processors
 
 
 def _across(width: int, columns: int) -> int:

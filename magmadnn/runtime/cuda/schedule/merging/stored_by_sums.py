@@ -16,7 +16,7 @@ from magmadnn.compiler.cuda.fused.rows import RowsVariant
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import HALVES, Formula, arguments_in, renumbered
-from magmadnn.compiler.kernels.operands import FULL, SCALAR, Operand, Result
+from magmadnn.compiler.kernels.operands import FULL, PADDED, SCALAR, Operand, Result
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
 
@@ -42,17 +42,17 @@ def stored_by_sums(items: Sequence[Item], chip: Chip) -> list[Item]:
 
 
 def _computes_elements(item: Item) -> bool:
-    """Whether a launch makes one matrix element by element, of matrices that lie as it does."""
+    """Whether a launch makes one matrix element by element, of matrices that lie as it does or in it."""
     if not isinstance(item.what, Launch) or not isinstance(item.what.variant, RowsVariant):
         return False
-    kernel, values = item.what.variant.kernel, _values(item.what)
-    if item.what.variant.group or len(kernel.stages) != 1 or values["row1"] != 1:
+    kernel = item.what.variant.kernel
+    if item.what.variant.group or len(kernel.stages) != 1:
         return False
     spreads = [operand.spread for operand in kernel.operands]
     (stage,) = kernel.stages
     return (
-        set(spreads) <= {FULL, SCALAR}
-        and spreads.count(FULL) > 1
+        set(spreads) <= {FULL, PADDED, SCALAR}
+        and len(spreads) - spreads.count(SCALAR) > 1
         and [one.spread for one in stage.store] == [FULL]
         and _leaves(stage.store[0].formula) <= {"argument"}
     )
@@ -94,9 +94,9 @@ def _as_one(item: Item, reader: Item, chip: Chip) -> Item | None:
     if found is None:
         return None
     both = choose_columns(*found, chip)
-    if both is None or both.grid != reader.what.grid or both.block != reader.what.block:
+    if both is None or not isinstance(both.variant, ColumnsVariant):
         return None
-    if not isinstance(both.variant, ColumnsVariant) or both.variant.width != variant.width:
+    if both.variant.width == 1 or both.variant.lanes != variant.lanes:
         return None
     reads = tuple(span for span in reader.reads if span not in item.writes)
     return Item(both, (*item.reads, *reads), (*item.writes, *reader.writes))
@@ -113,7 +113,10 @@ def _joined(first: Launch, last: Launch, kernel: Columns) -> tuple[Columns, dict
         for k, one in enumerate(kernel.operands)
         if one.spread == FULL and values[one.name] == own[result.name]
     ]
-    if len(taken) != 1 or own["column1"] != count:
+    is_flat = own["row1"] == 1
+    if len(taken) != 1 or own["row1"] * own["column1"] != count:
+        return None
+    if not is_flat and not _lies_alike(first, values["column1"]):
         return None
     ((number, operand),) = [(k, kernel.operands[k]) for k in taken]
     row, outer = values[f"{operand.name}_row"], values[f"{operand.name}_outer"]
@@ -124,8 +127,9 @@ def _joined(first: Launch, last: Launch, kernel: Columns) -> tuple[Columns, dict
     added: list[Operand] = []
     for k, one in enumerate(first.variant.kernel.operands):
         name = f"made{k}"
-        added.append(Operand(name, one.dtype, one.spread))
-        values[name] = own[one.name]
+        added.append(replace(one, name=name))
+        values |= {to: own[slot] for to, slot in zip(added[-1].slots, one.slots, strict=True)}
+        values[f"{name}_outer"] = 0  # rows with pads are numbered through all blocks
         if one.spread == FULL:
             values |= {f"{name}_row": row, f"{name}_outer": outer}
     behind = {k: len(kept) + k for k in range(len(added))}
@@ -141,6 +145,14 @@ def _joined(first: Launch, last: Launch, kernel: Columns) -> tuple[Columns, dict
     put = (Result(operand.name, result.dtype, formula),)
     operands = (*kept, *added)
     return replace(kernel, operands=operands, reduce=reduce, store=stored, put=put), values
+
+
+def _lies_alike(launch: Launch, columns: int) -> bool:
+    """Whether rows of all matrices that a launch reads and makes follow each other."""
+    assert isinstance(launch.variant, RowsVariant)
+    values, kernel = _values(launch), launch.variant.kernel
+    full = [one.name for one in kernel.parts if one.spread == FULL]
+    return values["column1"] == columns and all(values[f"{n}_row"] == columns for n in full)
 
 
 def _put_in(formula: Formula, number: int, value: Formula, places: Mapping[int, int]) -> Formula:
