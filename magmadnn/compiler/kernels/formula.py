@@ -75,3 +75,17 @@ def renumbered(formula: Formula, new: Mapping[int, int]) -> Formula:
     if formula[0] == "argument":
         return ("argument", new[formula[1]])
     return tuple(renumbered(part, new) if isinstance(part, tuple) else part for part in formula)
+
+
+def read_again(formula: Formula, dtype: str) -> Formula:
+    """A formula as it is read from memory where it was stored: halves are rounded."""
+    return ("cast", formula, dtype) if dtype in HALVES else formula
+
+
+def put_in(formula: Formula, number: int, value: Formula, new: Mapping[int, int]) -> Formula:
+    """A formula with another in the place of an operand; the others have the numbers `new[number]`."""
+    if formula[0] == "argument":
+        return value if formula[1] == number else ("argument", new[formula[1]])
+    return tuple(
+        put_in(part, number, value, new) if isinstance(part, tuple) else part for part in formula
+    )

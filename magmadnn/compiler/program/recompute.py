@@ -5,8 +5,9 @@ row (x - mean, in the forward and the backward pass of a normalisation) would be
 written once, and then read by others in place of the operand, which takes as long to read. Likewise what is
 made of the results of a library's functions and then reduced, such as a gradient that is cut where ReLU cut:
 it is computed again where that moves fewer bytes than to store it. And what an op's record says so of
-(`LibraryCall.again`): gathered images, which would lie in memory from a network's first layer to the end of
-the backward pass.
+(`LibraryCall.again`): gathered images in halves, which would lie in memory from a network's first layer to
+the end of the backward pass. In float32 all other activations take twice as much, the time is twice as long,
+and they are kept.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from magmadnn.graph.node import Node, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
+_WIDE_BYTES = 4  # of an element, from which on memory has room for what a call would make again
 _FEW = 2  # operations that each reader does again, for a reduction's operand
 
 
@@ -56,7 +58,7 @@ def recompute(program: Program) -> Program:
 def is_called_again(node: Node) -> bool:
     """Whether each reader of a value calls the function that makes it for itself."""
     call = node.op.library if isinstance(node.op, Op) else None
-    return call is not None and call.again
+    return call is not None and call.again and node.dtype.itemsize < _WIDE_BYTES
 
 
 def reduces_rows(node: Node) -> bool:

@@ -100,6 +100,28 @@ def test_random_convolutions_are_exact(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("strides", "places"), [((2, 2), (6, 10)), ((1, 3), (4, 9))])
+@pytest.mark.parametrize("precision", ["tf32", "mixed_bf16"])
+def test_gradients_of_filters_of_one_place_leave_out_what_lies_between_strides(
+    device: str, strides: tuple[int, int], places: tuple[int, int], precision: str
+) -> None:
+    """Zeros lie there; the library computes the others, and what adds them finds them by index."""
+    windows = tuple(n // s for n, s in zip(places, strides, strict=True))
+    x, w = of((2, *places, 8), "float32", "x"), of((1, 1, 8, 16), "float32", "w")
+    g, other = of((2, *windows, 16), "float32", "g"), of((2, *places, 8), "float32", "other")
+    y = md.ops.convolution(x, w, strides=strides)
+    (found,) = gradient(md.ops.sum(y * g) + md.ops.sum(x * other), [x])
+    feeds = {node: RNG.integers(-3, 4, node.shape).astype(np.float32) for node in (x, w, g, other)}
+    with on(device, CONVOLUTIONS):
+        run = Executable([found], executor="native", device="cuda", precision=precision)
+        (made,) = run.run(feeds)
+    expected = feeds[other].copy()
+    expected[:, :: strides[0], :: strides[1]] += feeds[g] @ feeds[w][0, 0].T
+    np.testing.assert_array_equal(made, expected)
+    assert f"library dgrad [2, {windows[0]}, {windows[1]}, 8]" in run.text({})
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("precision", "rounding"), [("float32", 0.0), ("tf32", 2**-10), ("mixed_bf16", 2**-7)]
 )

@@ -75,6 +75,25 @@ def test_there_is_a_block_for_each_multiprocessor(rows: int, columns: int) -> No
     assert np.prod(first.block) * first.variant.width >= 512  # elements that a block reads at once
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "width"),
+    [(802816, 256, 8), (50176, 1024, 8), (802816, 64, 4), (50176, 192, 4)],
+)
+def test_blocks_of_float32_come_in_one_round(rows: int, columns: int, width: int) -> None:
+    kernel = Columns(
+        (Operand("x", "float32"),),
+        (Reduction("total", "add", ("argument", 0)),),
+        (Result("y", "float32", ("value", "total"), ROW),),
+    )
+    values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+    blocks = in_blocks(kernel, values | {"x": 0, "x_row": columns, "y": 0}, 0)
+    assert blocks is not None
+    launch = choose(blocks.first, blocks.values[0], Chip())
+    assert launch is not None and isinstance(launch.variant, ColumnsVariant)
+    assert launch.variant.width == width
+    assert width == 4 or launch.grid[0] <= 2 * PROCESSORS
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("rows", "columns"),

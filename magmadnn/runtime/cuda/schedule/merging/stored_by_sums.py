@@ -7,7 +7,7 @@ it would read them, and stores them: so they are read once less. Bits are those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
@@ -15,7 +15,13 @@ from magmadnn.compiler.cuda.fused.cut_columns import choose_columns
 from magmadnn.compiler.cuda.fused.rows import RowsVariant
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
 from magmadnn.compiler.kernels.columns import Columns
-from magmadnn.compiler.kernels.formula import HALVES, Formula, arguments_in, renumbered
+from magmadnn.compiler.kernels.formula import (
+    Formula,
+    arguments_in,
+    put_in,
+    read_again,
+    renumbered,
+)
 from magmadnn.compiler.kernels.operands import FULL, PADDED, SCALAR, Operand, Result
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -133,11 +139,9 @@ def _joined(first: Launch, last: Launch, kernel: Columns) -> tuple[Columns, dict
         if one.spread == FULL:
             values |= {f"{name}_row": row, f"{name}_outer": outer}
     behind = {k: len(kept) + k for k in range(len(added))}
-    formula = renumbered(result.formula, behind)
-    if result.dtype in HALVES:
-        formula = ("cast", formula, result.dtype)
+    formula = read_again(renumbered(result.formula, behind), result.dtype)
     reduce = tuple(
-        replace(one, formula=_put_in(one.formula, number, formula, places)) for one in kernel.reduce
+        replace(one, formula=put_in(one.formula, number, formula, places)) for one in kernel.reduce
     )
     if any(number in arguments_in(one.formula) for one in kernel.store):
         return None
@@ -153,16 +157,6 @@ def _lies_alike(launch: Launch, columns: int) -> bool:
     values, kernel = _values(launch), launch.variant.kernel
     full = [one.name for one in kernel.parts if one.spread == FULL]
     return values["column1"] == columns and all(values[f"{n}_row"] == columns for n in full)
-
-
-def _put_in(formula: Formula, number: int, value: Formula, places: Mapping[int, int]) -> Formula:
-    """A formula with another in the place of an operand, and other numbers for the rest."""
-    if formula[0] == "argument":
-        return value if formula[1] == number else ("argument", places[formula[1]])
-    return tuple(
-        _put_in(part, number, value, places) if isinstance(part, tuple) else part
-        for part in formula
-    )
 
 
 def _values(launch: Launch) -> dict[str, int]:
