@@ -10,7 +10,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.cuda import module
-from magmadnn.compiler.cuda.fused import cut_columns
+from magmadnn.compiler.cuda.fused import cut_columns, cut_rows
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.module import choose
 from magmadnn.compiler.cuda.text.variant import Chip
@@ -76,10 +76,10 @@ def test_there_is_a_block_for_each_multiprocessor(rows: int, columns: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "width"),
-    [(802816, 256, 8), (50176, 1024, 8), (802816, 64, 4), (50176, 192, 4)],
+    ("rows", "columns", "across"),
+    [(802816, 256, 32), (50176, 1024, 32), (802816, 64, 16), (50176, 192, 16)],
 )
-def test_blocks_of_float32_come_in_one_round(rows: int, columns: int, width: int) -> None:
+def test_blocks_of_float32_come_in_one_round(rows: int, columns: int, across: int) -> None:
     kernel = Columns(
         (Operand("x", "float32"),),
         (Reduction("total", "add", ("argument", 0)),),
@@ -90,8 +90,8 @@ def test_blocks_of_float32_come_in_one_round(rows: int, columns: int, width: int
     assert blocks is not None
     launch = choose(blocks.first, blocks.values[0], Chip())
     assert launch is not None and isinstance(launch.variant, ColumnsVariant)
-    assert launch.variant.width == width
-    assert width == 4 or launch.grid[0] <= 2 * PROCESSORS
+    assert launch.block[:2] == (across, 512 // across)
+    assert across == 16 or launch.grid[0] <= 2 * PROCESSORS
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -254,3 +254,29 @@ def test_long_rows_that_are_walked_over_again(device: str) -> None:
     exact /= exact.sum(1, keepdims=True)
     # a sum of terms of one sign, some hundred roundings in a block and behind it; exponentials, a quotient
     np.testing.assert_allclose(shares, exact, rtol=UNIT * 600)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [200704, 200705, 31 * 8192 - 3])
+def test_rows_that_a_reduction_has_read_last_come_first(
+    device: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row once, whatever is left over."""
+    ends: list[int] = []
+    real = cut_rows._ends
+
+    def noted(*given: int) -> int:
+        ends.append(real(*given))
+        return ends[-1]
+
+    monkeypatch.setattr(cut_rows, "_ends", noted)
+    x = placeholder("x", Spec((rows, 16), as_dtype("float32")))
+    s = placeholder("s", Spec((16,), as_dtype("float32")))
+    draw = np.random.default_rng(2)
+    feeds = {x: draw.standard_normal((rows, 16)), s: draw.standard_normal(16)}
+    feeds = {node: array.astype(np.float32) for node, array in feeds.items()}
+    with on(device):
+        run = Executable([(Operation(x) * Operation(s)).node], executor="native", device="cuda")
+        (made,) = run.run(feeds)
+    np.testing.assert_array_equal(made, feeds[x] * feeds[s])
+    assert max(ends) > 1

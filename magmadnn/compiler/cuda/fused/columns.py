@@ -9,7 +9,7 @@ unrolled, and there are few quotients. `deviations.py` has sums of squared devia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, Cell, Lines, Writer
@@ -37,7 +37,8 @@ ACROSS = 32  # columns of a block
 LARGE_GROUP = 4
 UNROLL = 16
 _REGISTERS = 64, 96, 128  # of a thread, roughly; of one with a large group, or that reads early
-# numbers that a thread keeps, beyond which it has registers for rows that come while it adds
+# numbers that a thread keeps, beyond which it has registers for rows that come while it adds; with a group
+# of four columns it has them anyway
 _MOST_KEPT = 48
 # that a thread with neighbouring columns has on their way: two blocks share a multiprocessor still
 _AHEAD_BYTES = 64
@@ -81,7 +82,8 @@ class ColumnsVariant(OfParts):
         rows = sum(self.kernel.operands[n].spread == ROW for n in used)
         totals = len(self.kernel.reduce) + 2 * (len(self.kernel.sums) + len(self.kernel.put))
         kept = (rows + totals) * self.width + self.rows_at_once * self._bytes // 4
-        return self.width > 1 and kept > _MOST_KEPT
+        is_small = self.kernel.blocked and self.width == LARGE_GROUP
+        return is_small or (self.width > 1 and kept > _MOST_KEPT)
 
     @property
     def _bytes(self) -> int:
@@ -124,9 +126,8 @@ class _Text:
         block, across = self._block_of_matrix(), self.variant.across
         lines.add(f"const i64 column = {block} * {across} + threadIdx.x;")
         lines.add("const bool live = column < column1;")
-        for reduction in kernel.reduce:
-            for kind, name, start in self._state(reduction):
-                lines.add(f"{kind} {name} = {start};")
+        for kind, name, start in self._states():
+            lines.add(f"{kind} {name} = {start};")
         if self.variant.steps:
             self._at_once()
         else:
@@ -156,11 +157,10 @@ class _Text:
         streams = [o for o in kernel.operands if o.spread in STREAMS]
         block, across = self._block_of_matrix(), self.variant.across
         lines.add(f"const i64 first = ({block} * {across} + threadIdx.x) * {width};")
-        for reduction in kernel.reduce:
-            for kind, name, start in self._state(reduction):
-                lines.add(f"{kind} {name}_t[{width}];")
-                lines.add("#pragma unroll")
-                lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
+        for kind, name, start in self._states():
+            lines.add(f"{kind} {name}_t[{width}];")
+            lines.add("#pragma unroll")
+            lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
         lines.add("if (first < column1) {")
         for one in self._at_hand:
             lines.add(f"const auto {one.name}_v = {self._loaded(one)};")
@@ -193,9 +193,9 @@ class _Text:
         count, early = self.variant.rows_at_once, self.variant.reads_early
         apart, last = count * lanes, (count - 1) * lanes
         each = f"for (int step = 0; step < {count}; ++step) {{"
-        for suffix in ("_a", "_b")[: 1 + early]:
-            for o in streams:
-                lines.add(f"{vector_type(o.dtype, width)} {o.name}{suffix}[{count}];")
+        for o in streams:
+            names = [f"{o.name}{suffix}[{count}]" for suffix in ("_a", "_b")[: 1 + early]]
+            lines.add(f"{vector_type(o.dtype, width)} {', '.join(names)};")
         if early:
             self._read_rows(streams, "_b", f"next + {last} < row1", "next")
         lines.add("#pragma unroll 1")
@@ -256,9 +256,8 @@ class _Text:
         lines.add("#pragma unroll")
         lines.add(f"for (int v = 0; v < {self.variant.width}; ++v) {{")
         lines.add("const i64 column = first + v;")
-        for reduction in self.kernel.reduce:
-            for kind, name, _ in self._state(reduction):
-                lines.add(f"{kind} &{name} = {name}_t[v];")
+        for kind, name, _ in self._states():
+            lines.add(f"{kind} &{name} = {name}_t[v];")
 
     def _grouped_leaf(self, leaf: Formula) -> Cell:
         if leaf[0] == "argument":
@@ -333,14 +332,15 @@ class _Text:
         """Whether a lane needs its first element before it adds any."""
         return bool(self.kernel.sums) and not self.kernel.joins
 
-    def _state(self, reduction: Reduction) -> list[tuple[str, str, str]]:
-        """What a lane keeps of a reduction: types, names, and values to begin with."""
-        kind, name = TYPES[reduction.dtype], reduction.name
-        found = [(kind, f"{name}_s", neutral(reduction))]
-        if reduction.kind == DEVIATIONS and not self.kernel.joins:
-            # the mean of the lane's elements in the end
-            found += [(kind, f"{name}_first", "0"), (kind, f"{name}_sum", "0")]
-        return found
+    def _states(self) -> Iterator[tuple[str, str, str]]:
+        """What a lane keeps of the reductions: types, names, and values to begin with."""
+        for one in self.kernel.reduce:
+            kind, name = TYPES[one.dtype], one.name
+            yield kind, f"{name}_s", neutral(one)
+            if one.kind == DEVIATIONS and not self.kernel.joins:
+                # the mean of the lane's elements in the end
+                yield kind, f"{name}_first", "0"
+                yield kind, f"{name}_sum", "0"
 
     def _note_firsts(self, leaf: _Leaf) -> None:
         """Keep the lane's first element of what deviations are of."""

@@ -48,11 +48,11 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
             outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread in STREAMS]
             while width > 1 and any(step % width for step in outer):
                 width //= 2
-            if kernel.blocked and not kernel.put and _has_rounds(width, columns, matrices, chip):
-                width *= 2  # two loads
             across = _across(width, columns)
             while lanes >= _MOST_LANES and lanes * across < _MOST_LANES * _ACROSS_OF_GROUPS:
                 lanes *= 2
+            if kernel.blocked and _has_rounds(width, columns, matrices, chip):
+                across, lanes = 2 * across, -(-lanes // 2)
         least = 0 if kernel.in_pieces else ACROSS * chip.processors // 2
         room = lanes // 2 * across * _shared_bytes(kernel)
         while width > 1 and (room * width > _MOST_SHARED or columns < least * width):
