@@ -41,8 +41,8 @@ class LibraryCall:
         alignment: bytes, of which multiples lie between such rows, and in front of the first.
         of_models: whether operands and the result have an axis of models in front, and a function of whole
             arrays is called for each; so have vectors that it absorbs.
-        again: whether each reader has a call of its own, as late as can be: it takes little time, and its
-            result more memory than what it is made of.
+        again: whether each reader has a call of its own, as late as can be, where the result is of halves:
+            it takes little time, and its result more memory than what it is made of.
         operations: how many operations on numbers that takes, by the shapes of the result and the operands.
     """
 

@@ -64,7 +64,7 @@ def test_the_prediction_is_what_blocks_take(
         assert_foretold(lambda: network(SIZES, "adam", device="cuda"), X, Y, batch)
 
 
-def first_layer() -> md.Model:
+def first_layer(precision: str = "mixed_bf16") -> md.Model:
     """A network that begins as ResNet does."""
     layers = [
         md.layers.Input((32, 31, 3)),
@@ -72,7 +72,7 @@ def first_layer() -> md.Model:
         md.layers.GlobalAveragePooling2D(),
         md.layers.Dense(10),
     ]
-    way = {"device": "cuda", "precision": "mixed_bf16"}
+    way = {"device": "cuda", "precision": precision}
     return md.Model(layers, loss="cross_entropy", optimizer="sgd", seed=1, **way)
 
 
@@ -89,6 +89,17 @@ def test_a_gathered_image_is_counted(device: str) -> None:
         assert "_gathered_whole bfloat16[48, 19, 16, 64]" in model.plan(batch_size=48)
         # it lies beside the results and their gradients, 24 halves for each of 16 x 16 places
         assert found > 48 * 2 * (19 * 16 * 64 + 2 * 16 * 16 * 24)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("precision", "times"), [("tf32", 1), ("mixed_bf16", 2)])
+def test_gathered_images_are_kept_in_float32_and_made_again_in_halves(
+    device: str, precision: str, times: int
+) -> None:
+    images = np.random.default_rng(0).random((48, 32, 31, 3), np.float32)
+    with on(device, CONVOLUTIONS):
+        plan = first_layer(precision).plan(images, Y[:48], batch_size=48)
+        assert len(re.findall(r"^ *\d+ library gathered", plan, re.MULTILINE)) == times
 
 
 @pytest.mark.parametrize("device", DEVICES)
