@@ -280,3 +280,21 @@ def test_rows_that_a_reduction_has_read_last_come_first(
         (made,) = run.run(feeds)
     np.testing.assert_array_equal(made, feeds[x] * feeds[s])
     assert max(ends) > 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [128, 256])
+def test_statistics_by_blocks_of_one_round(device: str, columns: int) -> None:
+    """Means, and deviations from them, beside float64; the last block of rows is not full."""
+    shape = 8211, columns
+    x = (np.random.default_rng(4).standard_normal(shape) + 3).astype(np.float32)
+    node = placeholder("x", Spec(shape, x.dtype))
+    wanted = [ops.mean(Operation(node), axis=0), ops.var(Operation(node), axis=0)]
+    with on(device):
+        run = Executable([one.node for one in wanted], executor="native", device="cuda")
+        mean, variance = run.run({node: x})
+    wide = x.astype(np.float64)
+    # a lane has some rows of a block, 16 lanes follow; as many again of blocks; then the mean's own
+    allowed = 8 * UNIT * np.sqrt(shape[0])
+    assert np.all(abs(mean - wide.mean(0)) <= allowed * abs(wide).mean(0))
+    assert np.all(abs(variance - wide.var(0)) <= allowed * wide.var(0))
