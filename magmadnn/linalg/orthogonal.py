@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.backends.cuda import array_library
 from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, GraphError, MissingExtraError
 from magmadnn.graph.computed_by import LibraryCall
@@ -25,9 +26,10 @@ from magmadnn.graph.op import (
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import last_axes
+from magmadnn.memory import Kind
 from magmadnn.memory.dtypes import is_complex
 from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
-from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor import Tensor, asarray, from_dlpack
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
@@ -48,6 +50,8 @@ from ._matrices import (
 from ._operands import QRResult, operand, truth
 from .factorisations.triangular import solve_triangular
 
+# Rows and columns from which on the device finds the order of columns.
+LEAST_PIVOTED = 128
 _WHY = "what is made of reflections has gradients of its own"
 
 
@@ -233,7 +237,6 @@ takes_complex(decomposed)
 
 
 @checked_call
-@on_gpu("a")
 def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     """A = Q R with orthonormal columns Q and an upper triangle R, by LAPACK's geqrf and orgqr.
 
@@ -252,7 +255,14 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     """
     if not isinstance(mode, str) or mode not in ("reduced", "complete", "r"):
         raise ArgumentError(f'qr: mode must be "reduced", "complete" or "r", got {mode!r}')
-    if truth("qr", "pivoting", pivoting):
+    if truth("qr", "pivoting", pivoting) and (found := _pivoted_on_device(a, mode)) is not None:
+        return found
+    return _qr(a, mode, pivoting)
+
+
+@on_gpu("a")
+def _qr(a: Any, mode: str, pivoting: bool) -> Any:
+    if pivoting:
         return _pivoted(operand("qr", "a", a, 2), mode)
     if (at_once := known(a)) is not None and a.ndim > 1:
         q, r = map(at_once.given, _by_numpy(at_once.arrays[0], mode == "complete"))
@@ -261,6 +271,44 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     m, both = a.shape[-2], decomposed(a, full=mode == "complete")
     r = transposed(both[..., m:, :])
     return r if mode == "r" else QRResult(both[..., :m, :], r)
+
+
+def _pivoted_on_device(a: Any, mode: str) -> tuple[Tensor, ...] | None:
+    """The same of one real matrix of a GPU's memory; None for others, and for what is not finite."""
+    if (
+        type(a) is not Tensor
+        or a.kind is not Kind.DEVICE
+        or a.dtype.char not in "fd"
+        or a.ndim != 2
+    ):
+        return None
+    cupy = array_library()
+    if cupy is None or min(a.shape) < LEAST_PIVOTED:
+        return None
+    from .pivoted.reflections import on_device
+
+    try:
+        with cupy.cuda.Device(a.device):
+            found = on_device(cupy, cupy.asarray(a), a.device)
+    except MemoryError:
+        return None
+    if found is None:
+        return None
+    packed, order = from_dlpack(found[0]), from_dlpack(found[1].astype("int32"))
+    if mode == "r":
+        return _triangle_of(packed, a.shape[0]), order
+    count = a.shape[0] if mode == "complete" else min(a.shape)
+    return (*_both_of(packed, count), order)
+
+
+@on_gpu("packed")
+def _triangle_of(packed: Any, count: int) -> Any:
+    return transposed(triangle(packed[..., 1:, :count], lower=True))
+
+
+@on_gpu("packed")
+def _both_of(packed: Any, count: int) -> Any:
+    return transposed(columns_of(packed, count=count)), _triangle_of(packed, count)
 
 
 def _pivoted(a: Any, mode: str) -> Any:

@@ -119,7 +119,7 @@ def test_numbers_of_a_launch_lie_where_the_driver_reads_them(
     held = calls._OF_LAUNCH(launch)
     place = ctypes.cast(held, ctypes.c_void_p).value
     monkeypatch.setattr(calls.driver, "address_of", lambda name: place)
-    kernel = calls._Kernel(SimpleNamespace(kernel=SimpleNamespace(ptr=77)))
+    kernel = calls.Kernel(SimpleNamespace(kernel=SimpleNamespace(ptr=77)))
     kernel(5, 128, 64, 9, (1 << 40, 3, calls._word(0.75), 1 << 35))
     assert seen == [(77, 5, 1, 1, 128, 1, 1, 64, 9, 1 << 40, 3, 0.75, 1 << 35)]
 

@@ -12,6 +12,8 @@ from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS
 
 from .moved import copied, parameters, turned
+from .small.group import fits
+from .small.singular import small_singular
 from .surroundings import INFO, Around, launch_of, piece
 
 
@@ -71,12 +73,19 @@ def bytes_of_singular(kernel: Library, values: dict[str, int]) -> tuple[int, ...
     The library's Jacobi method writes U and V where only values are wanted, too.
     """
     vectors, full = kernel.settings
+    if _is_small(values):
+        return ()
     p, q, columns = sizes_of_singular(values["height"], values["width"], full)
     item = ITEM_BYTES[kernel.dtype] * values["matrices"]
     sides = item * p * columns, item * q * q
     has_copy = by_polar(p, q, vectors) and values["matrices"]
     spare = item // values["matrices"] * p * q if has_copy else 0
     return (item * p * q, item * q, *sides, spare)
+
+
+def _is_small(values: dict[str, int]) -> bool:
+    """Whether a kernel of our own finds singular values and vectors."""
+    return fits(values["height"], values["width"]) and min(values["height"], values["width"]) > 0
 
 
 def around_gesdd(kernel: Library, values: dict[str, int]) -> Around:
@@ -86,6 +95,9 @@ def around_gesdd(kernel: Library, values: dict[str, int]) -> Around:
     p, q, columns = sizes_of_singular(m, n, full)
     if not q:
         alone = launch_of(Unit(kernel.dtype), values["count"], {**values, "side": p})
+        return Around(alone, (), calls=False)
+    if _is_small(values):
+        alone = small_singular(kernel.dtype, m, n, kernel.settings, values)
         return Around(alone, (), calls=False)
     places = {"goal": values[piece(0)], "goal_step": m * n}
     make = turned if m > n else copied

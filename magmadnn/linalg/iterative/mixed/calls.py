@@ -34,7 +34,7 @@ _OF_LAUNCH = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p
 _OF_ALL_AT_ONCE = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p)
 
 
-class _Kernel:
+class Kernel:
     """Launches of a kernel, some 2,500 in one elimination.
 
     Args:
@@ -99,7 +99,7 @@ class Calls:
         self.width = width
         module = _module(device, width, BLOCKS)
         self._kernels = {
-            name: _Kernel(module.get_function(name), together=name == "substitute")
+            name: Kernel(module.get_function(name), together=name == "substitute")
             for name in (
                 "exchange", "split_left", "split_right", "invert_lower", "invert_upper", "substitute",
                 "narrow",
@@ -108,7 +108,7 @@ class Calls:
         self._staged = 32 * (width + 4) * 4  # bytes of a warp
         most = self._staged * (THREADS // 32)
         for blocks in (*FEWER_BLOCKS, BLOCKS):
-            panel = _Kernel(_module(device, width, blocks).get_function("panel"))
+            panel = Kernel(_module(device, width, blocks).get_function("panel"))
             self._kernels[f"panel {blocks}"] = panel
             for attribute, value in ((_DYNAMIC_SHARED_BYTES, most), (_LARGER_CLUSTERS, 1)):
                 driver.call(

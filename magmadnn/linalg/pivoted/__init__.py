@@ -1,0 +1,1 @@
+"""QR with exchanges of columns on a GPU."""

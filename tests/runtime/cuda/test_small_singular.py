@@ -1,0 +1,143 @@
+"""Singular values and vectors of small matrices by the kernel that turns pairs of columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.backends.cuda.engine import MatrixNode
+from magmadnn.compiler.cuda.library.small import singular
+from magmadnn.errors import NumericError
+from magmadnn.runtime import Executable
+from tests.linalg.test_matrix_functions import node
+from tests.runtime.cuda.devices import DEVICES, on
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
+
+RNG = np.random.default_rng(31)
+SHAPES = [
+    (1, 1),
+    (2, 2),
+    (3, 3),
+    (7, 3),
+    (3, 7),
+    (5, 1),
+    (1, 6),
+    (16, 16),
+    (9, 4, 4),
+    (3, 12, 20),
+    (2, 33, 20),
+]
+LARGE = [(40, 40), (3, 64, 1), (64, 64), (5, 32, 32), (33, 3, 2)]
+
+
+def decomposed(device: str, cases: list[tuple[np.ndarray, bool]]) -> list[list[np.ndarray]]:
+    """U, S and V^T of each, and S without vectors."""
+    nodes = [node(a) for a, _ in cases]
+    outputs: list[Any] = []
+    for x, (_, full) in zip(nodes, cases, strict=True):
+        outputs += [*md.linalg.svd(x, full_matrices=full), md.linalg.svdvals(x)]
+    with on(device):
+        run = Executable(outputs, executor="native", device="cuda")
+        found = run.run({x: a for x, (a, _) in zip(nodes, cases, strict=True)})
+        assert "library gesdd" not in run.text({})[run.text({}).index("# launches of a run") :]
+    return [list(found[k : k + 4]) for k in range(0, len(found), 4)]
+
+
+def check(a: np.ndarray, found: list[np.ndarray], what: object) -> None:
+    """To n eps, times a small number: by LAPACK in float64."""
+    eps, n = np.finfo(a.dtype).eps, max(a.shape[-2:])
+    u, s, v, alone = (x.astype(np.float64) for x in found)
+    q, wide = s.shape[-1], a.astype(np.float64)
+    expected = np.linalg.svd(wide, compute_uv=False)
+    size = np.maximum(expected.max(-1), np.finfo(a.dtype).tiny)[..., None]
+    # eps for each of a hundred or so turns of a column, which add up at random
+    bound = eps * (3 * n + 5)
+    assert (np.abs(s - expected) <= bound * size).all(), what
+    assert (np.abs(alone - expected) <= bound * size).all(), what
+    assert (np.diff(s) <= 0).all() and (s >= 0).all(), what
+    again = (u[..., :q] * s[..., None, :]) @ v[..., :q, :]
+    assert (np.abs(again - wide) <= bound * size[..., None]).all(), what
+    for columns in (u, np.swapaxes(v, -1, -2)):
+        unit = np.swapaxes(columns, -1, -2) @ columns - np.eye(columns.shape[-1])
+        assert np.abs(unit).max() <= bound, what
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_drawn_matrices(device: str, dtype: str, large: bool) -> None:
+    """Square, high and wide, stacks that fill no block, and bases completed."""
+    shapes = LARGE if large else SHAPES
+    cases = [
+        (RNG.normal(size=shape).astype(dtype), full)
+        for shape in shapes
+        for full in {False, shape[-1] != shape[-2]}
+    ]
+    for (a, full), found in zip(cases, decomposed(device, cases), strict=True):
+        check(a, found, (a.shape, full))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_hard_matrices(device: str, dtype: str) -> None:
+    """Zeros, low ranks, equal values, columns of all sizes, numbers at the ends of the range."""
+    limits = np.finfo(dtype)
+    low = RNG.normal(size=(12, 3)) @ RNG.normal(size=(3, 9))
+    some = RNG.normal(size=(4, 10, 10))
+    some[1] = some[1][:, :2] @ some[1][:2]
+    some[2] = np.diag([1.0] * 4 + [0.0] * 6)
+    some[3, :, 4] = some[3, :, 7]
+    q = np.linalg.qr(RNG.normal(size=(10, 10)))[0]
+    matrices = [
+        np.zeros((6, 5)),
+        np.ones((7, 7)),
+        low,
+        low.T,
+        some,
+        np.eye(8),
+        q * np.array([1.0] * 5 + [1e-3] * 5) @ q[::-1].T,
+        RNG.normal(size=(9, 9)) * np.logspace(0, -30, 9),
+        np.logspace(-30, 0, 9)[:, None] * RNG.normal(size=(9, 9)),
+        1 / (1.0 + np.arange(11)[:, None] + np.arange(11)),
+        RNG.normal(size=(5, 5)) * (float(limits.max) * 1e-3),
+        RNG.normal(size=(5, 5)) * (float(limits.tiny) * 1e3),
+    ]
+    cases = [(a.astype(dtype), True) for a in matrices]
+    for number, ((a, _), found) in enumerate(zip(cases, decomposed(device, cases), strict=True)):
+        check(a, found, number)
+
+
+@needs_compiler
+def test_bits_of_a_matrix_do_not_depend_on_those_beside_it() -> None:
+    """Though a warp turns until all of its matrices are done."""
+    a = RNG.normal(size=(37, 6, 6))
+    a[5] = np.eye(6)
+    rows = [*range(37)][::-1]
+    ((u, s, v, _), (u2, s2, v2, _)) = decomposed("emulated", [(a, False), (a[rows], False)])
+    for one, other in ((u, u2), (s, s2), (v, v2)):
+        assert np.array_equal(one[rows], other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_wrong_is_said(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = RNG.normal(size=(3, 5, 5))
+    a[1, 2, 3] = np.nan
+    x = node(a)
+    with on(device), pytest.raises(NumericError, match=r"svd: a\[1\] holds nan at \[2, 3\]"):
+        Executable([md.linalg.svdvals(x)], executor="native", device="cuda").run({x: a})
+
+
+@needs_compiler
+def test_too_few_sweeps_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host computes again, whose LAPACK finds them."""
+    monkeypatch.setattr(singular, "_MOST_SWEEPS", 1)
+    a = RNG.normal(size=(9, 9))
+    with emulated_device() as engine:
+        x = md.Tensor.holding(a, "DEVICE")
+        found = md.linalg.svdvals(x)
+        np.testing.assert_allclose(found.read(), np.linalg.svd(a)[1], rtol=1e-12)
+        nodes = [n for graph in engine.graphs for n in graph.nodes]
+        assert not any(isinstance(n, MatrixNode) for n in nodes)
