@@ -32,14 +32,14 @@ class EigResult(NamedTuple):
 
 
 def _is_large_on_device(a: Any) -> bool:
-    """Whether it is one real matrix of a GPU's memory that is large enough for cuSOLVER."""
-    if type(a) is not Tensor or a.kind is not Kind.DEVICE or a.dtype.char not in "fd":
+    """Whether it is one matrix of a GPU's memory that is large enough for cuSOLVER."""
+    if type(a) is not Tensor or a.kind is not Kind.DEVICE or a.dtype.char not in "fdFD":
         return False
     return a.ndim == 2 and a.shape[0] == a.shape[1] and a.shape[0] >= LEAST_ON_DEVICE
 
 
 def _by_device(a: Any, vectors: bool) -> tuple[Tensor, ...] | None:
-    """Eigenvalues, and eigenvectors if they are wanted, of one large real matrix on a GPU; None for others.
+    """Eigenvalues, and eigenvectors if they are wanted, of one large matrix on a GPU; None for others.
 
     And where the device cannot find them: without a library that has geev, or memory for it; where they do
     not converge, and for numbers that are not finite, so that the host says what is wrong.
@@ -57,7 +57,9 @@ def _by_device(a: Any, vectors: bool) -> tuple[Tensor, ...] | None:
             if not bool(cupy.isfinite(matrix).all()):
                 return None
             found = cupy.linalg.eig(matrix) if vectors else (cupy.linalg.eigvals(matrix),)
-            return tuple(from_dlpack(cupy.ascontiguousarray(x)) for x in _real_if_all_are(*found))
+            if a.dtype.kind != "c":
+                found = _real_if_all_are(*found)
+            return tuple(from_dlpack(cupy.ascontiguousarray(x)) for x in found)
     except (RuntimeError, MemoryError, np.linalg.LinAlgError):
         return None
 
@@ -96,7 +98,7 @@ def _real_if_all_are(values: Any, *vectors: Any) -> tuple[Any, ...]:
 def eig(a: Any) -> EigResult:
     """Eigenvalues and eigenvectors of A [..., n, n], by LAPACK's geev; of half precision in float32.
 
-    Those of one real `DEVICE` Tensor of 256 rows or more are found on its GPU, by cuSOLVER from CUDA 12.6 on,
+    Those of one `DEVICE` Tensor of 256 rows or more are found on its GPU, by cuSOLVER from CUDA 12.6 on,
     with CuPy 14; others by the host. The results lie where A does. The order of eigenvalues is up to the
     library.
 

@@ -294,7 +294,7 @@ def _pivoted_on_device(a: Any, mode: str) -> tuple[Tensor, ...] | None:
         return None
     if found is None:
         return None
-    packed, order = from_dlpack(found[0]), from_dlpack(found[1].astype("int32"))
+    packed, order = map(from_dlpack, found)
     if mode == "r":
         return _triangle_of(packed, a.shape[0]), order
     count = a.shape[0] if mode == "complete" else min(a.shape)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda import available
+from magmadnn.compiler.cuda.library import geqp3
+from magmadnn.compiler.cuda.module import OPTIONS, module_text
 from magmadnn.errors import NumericError
 from magmadnn.linalg import orthogonal
-from magmadnn.linalg.pivoted import kernels, reflections
+from magmadnn.linalg.pivoted import reflections
 from tests.compiler.cuda.nvrtc import compiled, library_of
-from tests.runtime.cuda.emulator import Emulator, needs_compiler, run_launch
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 linalg = pytest.importorskip("scipy.linalg")
 RNG = np.random.default_rng(17)
@@ -30,48 +30,32 @@ def at(address: int, dtype: str, rows: int, columns: int, ld: int) -> np.ndarray
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (size, ld * size))
 
 
-class EmulatedCalls:
-    """Kernels by threads of the host, products by NumPy."""
-
-    def __init__(self, dtype: str) -> None:
-        engine = Emulator()
-        found = engine.load(engine.compile(kernels.text_of(dtype), ()), reflections.NAMES)
-        self._functions = dict(zip(reflections.NAMES, found, strict=True))
-        self._dtype, self.names = dtype, list[str]()
-
-    def launch(self, name: str, blocks: int, *arguments: int) -> None:
-        self.names.append(name)
-        run_launch(self._functions[name], (blocks, 1, 1), (kernels.THREADS, 1, 1), arguments)
-
-    def subtract(
-        self, a: int, b: int, to: int, ld: int, rows: int, columns: int, inner: int
-    ) -> None:
-        goal = at(to, self._dtype, rows, columns, ld)
-        left = at(a, self._dtype, rows, inner, ld)
-        goal -= left @ at(b, self._dtype, inner, columns, kernels.BLOCK)
-
-
-@pytest.fixture(scope="module")
-def calls() -> Any:
-    return {dtype: EmulatedCalls(dtype) for dtype in ("float32", "float64")}
-
-
-def factorised(a: np.ndarray, told: EmulatedCalls) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def factorised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q [m, m], R [m, n] in float64, and the order; what was not written is no number."""
-    m, n = a.shape
-    packed = np.zeros((n + 1, m), a.dtype)
-    packed[1:] = a.T
-    blocks, one = -(-m // kernels.THREADS), kernels.BLOCK
-    sizes = {"effects": n * one, "column": m, "norms": 2 * n, "parts": blocks * (one + 1)}
-    held = {name: np.full(size, np.nan, a.dtype) for name, size in sizes.items()}
-    held |= {"pivot": np.zeros(1, np.int64), "order": np.arange(n)}
-    room: Any = SimpleNamespace(**{name: x.ctypes.data for name, x in held.items()})
-    reflections.factorise(told, packed.ctypes.data, a.dtype.itemsize, m, n, room)
+    (m, n), dtype = a.shape, a.dtype.name
+    held = list[np.ndarray]()
+
+    def room(count: int, dtype: str) -> int:
+        held.append(np.full(count, np.nan if dtype[0] == "f" else -9, dtype))
+        return held[-1].ctypes.data
+
+    def subtract(x: int, y: int, to: int, ld: int, rows: int, columns: int, inner: int) -> None:
+        engine.wait()
+        goal, left = at(to, dtype, rows, columns, ld), at(x, dtype, rows, inner, ld)
+        goal -= left @ at(y, dtype, inner, columns, geqp3.BLOCK)
+
+    with emulated_device() as engine:
+        made = reflections.Reflections(engine, subtract, dtype, m, n, room)
+        for _ in range(2):  # again, with the same graphs
+            packed = held[0].reshape(n + 1, m)
+            packed[0], packed[1:] = 0, a.T
+            made.factorise()
+            engine.wait()
     q = np.eye(m)
     for k in reversed(range(min(m, n))):
         v = np.concatenate([np.zeros(k), [1.0], packed[1 + k, k + 1 :].astype(np.float64)])
         q -= packed[0, k] * np.outer(v, v @ q)
-    return q, np.triu(packed[1:].T).astype(np.float64), held["order"]
+    return q, np.triu(packed[1:].T).astype(np.float64), held[1]
 
 
 def check(a: np.ndarray, q: np.ndarray, r: np.ndarray, order: np.ndarray, exact: bool) -> None:
@@ -94,25 +78,20 @@ def check(a: np.ndarray, q: np.ndarray, r: np.ndarray, order: np.ndarray, exact:
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (40, 40), (131, 70), (37, 97), (6, 1), (1, 6)])
-def test_order_and_triangle_are_those_of_lapack(
-    dtype: str, shape: tuple[int, int], calls: Any
-) -> None:
+def test_order_and_triangle_are_those_of_lapack(dtype: str, shape: tuple[int, int]) -> None:
     a = RNG.normal(size=shape).astype(dtype)
-    check(a, *factorised(a, calls[dtype]), exact=True)
+    check(a, *factorised(a), exact=True)
 
 
 @needs_compiler
-def test_many_rows_have_a_block_for_each_column(calls: Any) -> None:
-    told = calls["float64"]
-    told.names.clear()
-    a = RNG.normal(size=(kernels.TOGETHER + 5, 7))
-    check(a, *factorised(a, told), exact=True)
-    assert {"by_blocks", "by_warps"} <= set(told.names)
+def test_many_rows_have_a_block_for_each_column() -> None:
+    a = RNG.normal(size=(geqp3.TOGETHER + 5, 7))
+    check(a, *factorised(a), exact=True)
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_hard_matrices(dtype: str, calls: Any) -> None:
+def test_hard_matrices(dtype: str) -> None:
     """Low ranks, zeros and equal columns, columns of all sizes; lengths that cancel are computed anew."""
     low = RNG.normal(size=(50, 12)) @ RNG.normal(size=(12, 50))
     some = RNG.normal(size=(60, 40))
@@ -122,16 +101,22 @@ def test_hard_matrices(dtype: str, calls: Any) -> None:
     hilbert = 1 / (1.0 + np.arange(40)[:, None] + np.arange(40))
     sine = np.sqrt(1 - 0.9**2)  # Kahan's, whose pivots stay in place
     kahan = sine ** np.arange(36)[:, None] * (np.eye(36) - 0.9 * np.triu(np.ones((36, 36)), 1))
-    cases = [(low, False), (some, False), (graded, True), (tilted, dtype == "float64"), (hilbert, False)]
+    cases = [
+        (low, False),
+        (some, False),
+        (graded, True),
+        (tilted, dtype == "float64"),
+        (hilbert, False),
+    ]
     for a, exact in [*cases, (kahan, False), (np.zeros((7, 7)), True)]:
-        check(a.astype(dtype), *factorised(a.astype(dtype), calls[dtype]), exact)
+        check(a.astype(dtype), *factorised(a.astype(dtype)), exact)
 
 
 @pytest.mark.skipif(library_of(13) is None, reason="there is no compiler of CUDA")
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_kernels_compile(dtype: str) -> None:
-    image, _ = compiled(kernels.text_of(dtype), 13, ("--std=c++17", "-arch=sm_90a"))
-    assert image
+def test_kernels_compile() -> None:
+    ways = ("lengths", 0), ("longest", 0), ("reflected", 32), ("reflected", geqp3.THREADS)
+    parts = [geqp3.PivotedPart(d, *way) for d in ("float32", "float64") for way in ways]
+    assert compiled(module_text(parts), 13, (*OPTIONS, "-arch=sm_90a"))[0]
 
 
 @pytest.mark.gpu

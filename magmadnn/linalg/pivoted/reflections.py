@@ -2,129 +2,125 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from magmadnn.linalg.iterative.mixed.calls import Kernel
+from magmadnn.backends.cuda import device_engine
+from magmadnn.backends.cuda.engine import Engine, Graph, KernelNode
+from magmadnn.compiler.cuda.library.geqp3 import BLOCK, THREADS, TOGETHER, PivotedPart
+from magmadnn.runtime.cuda.code import functions_of
 
-from .kernels import BLOCK, THREADS, TOGETHER, text_of
-
-NAMES = ("lengths", "longest", "by_warps", "by_blocks")
-
-
-class Calls(Protocol):
-    """What a device is told, in order."""
-
-    def launch(self, name: str, blocks: int, *arguments: int) -> None:
-        """Launch a kernel."""
-        ...
-
-    def subtract(
-        self, a: int, b: int, to: int, ld: int, rows: int, columns: int, inner: int
-    ) -> None:
-        """to -= a b, column by column: b has `BLOCK` numbers in a column, the others `ld`."""
-        ...
+# `to -= a b`: addresses, elements from column to column of a and to, rows, columns, and columns of a
+Subtract = Callable[[int, int, int, int, int, int, int], None]
+_KEPT, _MOST_KEPT = (
+    4,
+    32 << 20,
+)  # factorisations for the next matrix of the same sizes, and bytes of each
 
 
-class Memory(Protocol):
-    """What a factorisation needs beside its matrix: addresses."""
-
-    effects: int  # F, [n, BLOCK]
-    column: int  # m numbers
-    norms: int  # 2 n numbers
-    parts: int  # `BLOCK` + 1 numbers for each `THREADS` rows
-    pivot: int  # a word
-    order: int  # n words
-
-
-def factorise(calls: Calls, packed: int, item: int, m: int, n: int, room: Memory) -> None:
-    """Make reflections and R of a matrix, as `orthogonal.reflected` has them, and the order of its columns.
+class Reflections:
+    """Reflections and R of matrices [m, n] at one address, and the order of their columns.
 
     Args:
-        calls: to the device.
-        packed: address of [n + 1, m]: zeros, and below them the columns of the matrix.
-        item: bytes of an element.
+        engine: of the device.
+        subtract: begins a product there.
+        dtype: float32 or float64.
         m: rows.
         n: columns.
-        room: memory; `order` counts from 0 up.
-    """
-    a = packed + m * item
-    blocks = -(-m // THREADS)
-    calls.launch("lengths", n, a, room.norms, m, n)
-    for first in range(0, min(m, n), BLOCK):
-        end = min(first + BLOCK, m, n)
-        for row in range(first, end):
-            k, left = row - first, m - row
-            calls.launch(
-                "longest", blocks, a, room.effects, room.column, room.norms, room.parts, room.pivot,
-                m, n, first, k,
-            )  # fmt: skip
-            name, together = ("by_blocks", THREADS) if left > TOGETHER else ("by_warps", 32)
-            others = -(-(n - row - 1) * together // THREADS)
-            calls.launch(
-                name, blocks + others, a, room.effects, room.column, room.norms, room.parts, room.pivot,
-                room.order, packed, m, n, first, k, blocks, blocks,
-            )  # fmt: skip
-        if end < min(m, n):
-            calls.subtract(
-                a + (first * m + end) * item, room.effects + end * BLOCK * item,
-                a + (end * m + end) * item, m, m - end, n - end, end - first,
-            )  # fmt: skip
-
-
-@lru_cache
-def _kernels(device: int, dtype: str) -> dict[str, Kernel]:
-    import cupy
-
-    module = cupy.RawModule(code=text_of(dtype), options=("-default-device", "--std=c++17"))
-    return {name: Kernel(module.get_function(name)) for name in NAMES}
-
-
-class CupyCalls:
-    """On CuPy's stream.
-
-    Args:
-        cupy: the package.
-        device: its number, which is the current one.
-        dtype: float32 or float64.
+        room: memory for so many numbers of a dtype, to be held as long as this: gives its address.
     """
 
-    def __init__(self, cupy: Any, device: int, dtype: str) -> None:
+    def __init__(
+        self, engine: Engine, subtract: Subtract, dtype: str, m: int, n: int,
+        room: Callable[[int, str], int],
+    ) -> None:  # fmt: skip
+        self._engine, self._subtract, self._sizes, self._item = (
+            engine,
+            subtract,
+            (m, n),
+            np.dtype(dtype).itemsize,
+        )
+        self._heads, steps = -(-m // THREADS), min(m, n)
+        self.packed = room((n + 1) * m, dtype)
+        self.order = room(n, "int64")
+        self._effects = room(n * BLOCK, dtype)
+        self._values = {
+            "a": self.packed + m * self._item, "f": self._effects, "c": room(m, dtype),
+            "norms": room(2 * n, dtype), "parts": room(self._heads * (BLOCK + 1), dtype),
+            "state": room(3, "int64"), "order": self.order, "scales": self.packed, "m": m, "n": n,
+            "steps": steps, "heads": self._heads,
+        }  # fmt: skip
+        parts = [PivotedPart(dtype, name) for name in ("lengths", "longest")]
+        self._by = {k: PivotedPart(dtype, "reflected", k) for k in (32, THREADS)}
+        self._functions = functions_of(engine, [*parts, *self._by.values()])
+        self._lengths, self._longest = parts
+        self._graphs: dict[int, Graph] = {}  # of `BLOCK` steps, by threads of a column
+
+    def factorise(self) -> None:
+        """Begin to make of [n + 1, m], zeros and below them columns, what `orthogonal.reflected` gives."""
+        m, n = self._sizes
+        a, item, steps = self._values["a"], self._item, min(m, n)
+        self._engine.launch(self._node(self._lengths, n))
+        for first in range(0, steps, BLOCK):
+            self._steps_of(THREADS if m - first > TOGETHER else 32).launch()
+            end = first + BLOCK
+            if end < steps:
+                self._subtract(
+                    a + (first * m + end) * item, self._effects + end * BLOCK * item,
+                    a + (end * m + end) * item, m, m - end, n - end, BLOCK,
+                )  # fmt: skip
+
+    def _steps_of(self, together: int) -> Graph:
+        if together not in self._graphs:
+            others = -(-max(self._sizes[1] - 1, 0) * together // THREADS)
+            nodes = list[KernelNode]()
+            for _ in range(BLOCK):
+                for part, blocks in (
+                    (self._longest, self._heads), (self._by[together], self._heads + others)
+                ):  # fmt: skip
+                    after = (len(nodes) - 1,) if nodes else ()
+                    nodes.append(self._node(part, blocks, after))
+            self._graphs[together] = self._engine.graph(nodes)
+        return self._graphs[together]
+
+    def _node(self, part: PivotedPart, blocks: int, after: tuple[int, ...] = ()) -> KernelNode:
+        arguments = tuple(self._values[slot] for slot in part.slots)
+        return KernelNode(
+            self._functions[part], (blocks, 1, 1), (THREADS, 1, 1), 0, arguments, after
+        )
+
+
+class _OnCupy:
+    """`Reflections` in CuPy's memory."""
+
+    def __init__(self, cupy: Any, device: int, dtype: str, m: int, n: int) -> None:
+        self.held = list[Any]()
         cublas = import_module("cupy_backends.cuda.libs.cublas")
-        self._kernels, self._stream = _kernels(device, dtype), cupy.cuda.get_current_stream().ptr
-        self._multiply = cublas.dgemm if dtype == "float64" else cublas.sgemm
-        self._handle = cupy.cuda.device.get_cublas_handle()
-        self._less, self._more = np.array(-1.0, dtype), np.array(1.0, dtype)
+        multiply = cublas.dgemm if dtype == "float64" else cublas.sgemm
+        handle = cupy.cuda.device.get_cublas_handle()
+        less, more = np.array(-1.0, dtype), np.array(1.0, dtype)
 
-    def launch(self, name: str, blocks: int, *arguments: int) -> None:
-        """Launch a kernel."""
-        self._kernels[name](blocks, THREADS, 0, self._stream, arguments)
+        def subtract(a: int, b: int, to: int, ld: int, rows: int, columns: int, inner: int) -> None:
+            multiply(
+                handle, 0, 0, rows, columns, inner, less.ctypes.data, a, ld, b, BLOCK,
+                more.ctypes.data, to, ld,
+            )  # fmt: skip
 
-    def subtract(
-        self, a: int, b: int, to: int, ld: int, rows: int, columns: int, inner: int
-    ) -> None:
-        """As `Calls` says."""
-        as_it_is = 0  # CUBLAS_OP_N
-        self._multiply(
-            self._handle, as_it_is, as_it_is, rows, columns, inner, self._less.ctypes.data, a, ld, b,
-            BLOCK, self._more.ctypes.data, to, ld,
-        )  # fmt: skip
+        def room(count: int, dtype: str) -> int:
+            self.held.append(cupy.empty(count, dtype))
+            return int(self.held[-1].data.ptr)
+
+        self.reflections = Reflections(device_engine(device), subtract, dtype, m, n, room)
+        self.packed, self.order = self.held[0].reshape(n + 1, m), self.held[1]
 
 
-class CupyRoom:
-    """`Memory` of CuPy's."""
-
-    def __init__(self, cupy: Any, m: int, n: int, dtype: str) -> None:
-        blocks = -(-m // THREADS)
-        self.numbers = cupy.arange(n, dtype="int64")
-        sizes = n * BLOCK, m, 2 * n, blocks * (BLOCK + 1)
-        self._held = [cupy.empty(size, dtype) for size in sizes]
-        self._word = cupy.empty(1, "int64")
-        self.effects, self.column, self.norms, self.parts = (x.data.ptr for x in self._held)
-        self.pivot, self.order = self._word.data.ptr, self.numbers.data.ptr
+_kept: OrderedDict[tuple[int, str, int, int], _OnCupy] = OrderedDict()
+_lock = threading.Lock()
 
 
 def on_device(cupy: Any, a: Any, device: int) -> tuple[Any, Any] | None:
@@ -132,18 +128,27 @@ def on_device(cupy: Any, a: Any, device: int) -> tuple[Any, Any] | None:
 
     None where it holds numbers that are not finite.
     """
-    m, n = a.shape
-    most = float(cupy.abs(a).max())
-    if not np.isfinite(most):
-        return None
-    # Squares neither overflow nor vanish, but of what is nothing beside the largest number.
-    power = int(np.frexp(most)[1])
-    is_far = abs(power) > np.finfo(a.dtype).maxexp // 16
-    packed = cupy.zeros((n + 1, m), a.dtype)
-    packed[1:] = cupy.ldexp(a.T, -power) if is_far else a.T
-    room = CupyRoom(cupy, m, n, a.dtype.name)
-    factorise(CupyCalls(cupy, device, a.dtype.name), packed.data.ptr, a.dtype.itemsize, m, n, room)
-    if is_far:
-        columns = cupy.arange(m)[None, :] <= cupy.arange(n)[:, None]  # R, each column a row
-        packed[1:] = cupy.where(columns, cupy.ldexp(packed[1:], power), packed[1:])
-    return packed, room.numbers
+    (m, n), dtype = a.shape, a.dtype.name
+    engine: Any = device_engine(device)
+    with _lock, cupy.cuda.ExternalStream(engine.stream, device):
+        most = float(cupy.abs(a).max())
+        if not np.isfinite(most):
+            return None
+        # Squares neither overflow nor vanish, but of what is nothing beside the largest number.
+        power = int(np.frexp(most)[1])
+        is_far = abs(power) > np.finfo(a.dtype).maxexp // 16
+        key = device, dtype, m, n
+        made = _kept.pop(key, None) or _OnCupy(cupy, device, dtype, m, n)
+        made.packed[:1] = 0
+        made.packed[1:] = cupy.ldexp(a.T, -power) if is_far else a.T
+        made.reflections.factorise()
+        packed = made.packed.copy()
+        if is_far:
+            columns = cupy.arange(m)[None, :] <= cupy.arange(n)[:, None]  # R, each column a row
+            packed[1:] = cupy.where(columns, cupy.ldexp(packed[1:], power), packed[1:])
+        order = made.order.astype("int32")
+        if made.packed.nbytes <= _MOST_KEPT:
+            _kept[key] = made
+            while len(_kept) > _KEPT:
+                _kept.popitem(last=False)
+    return packed, order

@@ -13,9 +13,9 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.moves import FAULTS
 
 _ROWS = 4  # of a thread of a matrix that has a part of a warp
-# Rows of a thread from which on a matrix gets more warps, if it is the only one, and if it is one of many. An H200
-# took for one of 64 columns 412 us with 4 warps and 467 with 8, for one of 32 180, 148 and 119 with 1, 2 and 4,
-# for 10,000 of 32 2.7, 2.8 and 3.5 ms.
+# Rows of a thread from which on a matrix gets more warps, if it is the only one, and if it is one of many. An
+# H200 took for one of 64 columns 412 us with 4 warps and 467 with 8, for one of 32 180, 148 and 119 with 1, 2
+# and 4, for 10,000 of 32 2.7, 2.8 and 3.5 ms.
 _LEAST, _LEAST_OF_MANY, _MOST_WARPS = 4, 16, 4
 _THREADS, _SHARED_BYTES = 128, 48 << 10  # of a block that has several matrices
 _MOST_SWEEPS = 60

@@ -1,24 +1,46 @@
-"""Kernels of QR with exchanges of columns: matrices [m, n] column by column, numbers of type `REAL`.
+"""Kernels of QR with exchanges of columns, as LAPACK's geqp3: matrices [m, n] that lie column by column.
 
 Of the columns in front of it, a block of reflections has changed all in front of the block, and in columns
 behind it rows of R alone: what it does to the others is F, one row for each column, until a product of
 matrices does it for all (Quintana-Orti, Sun and Bischof, A BLAS-3 version of the QR factorization with column
 pivoting, 1998). Lengths of what is left of columns are kept as in Drmac and Bujanovic, On the failure of
-rank-revealing QR factorization software, 2008.
+rank-revealing QR factorization software, 2008; one of which few digits are left is computed anew at once.
+
+A step is two launches, whose arguments are the same for all steps: which it is lies in memory. So the steps
+of a block are a graph that is launched again for the next one.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magmadnn.compiler.cuda.text.formulas import MEMORY
+from magmadnn.compiler.cuda.text.prelude import BEGIN
+
+from .moved import parameters
 
 BLOCK = 32  # columns between two products of the whole rest
 THREADS = 128  # of a block of any kernel
 TOGETHER = 1024  # rows from which on a block has a column, of which a warp has one else
 
-TEXT = r"""
-typedef long long i64;
-typedef unsigned int u32;
-#define ALL 0xffffffffu
+_TEXT = r"""
+namespace pivoted {
+constexpr int BLOCK = @BLOCK, THREADS = @THREADS;
+constexpr u32 ALL = 0xffffffffu;
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
 
-template <int THREADS_OF_COLUMN> __device__ __forceinline__ REAL summed(REAL x, REAL *room) {
+// What is left of a length is computed anew below the first, the square root of half the distance from 1 to
+// the next number. Squares from the second on have all digits.
+template <class REAL> struct Limits;
+template <> struct Limits<double> {
+  static constexpr double cancelled = 0x1p-26 * 0.70710678, least = 0x1p-970;
+};
+template <> struct Limits<float> {
+  static constexpr float cancelled = 0x1p-12f, least = 0x1p-103f;
+};
+
+template <int THREADS_OF_COLUMN, class REAL> __device__ __forceinline__ REAL summed(REAL x, REAL *room) {
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(ALL, x, apart);
   if constexpr (THREADS_OF_COLUMN > 32) {
@@ -32,25 +54,36 @@ template <int THREADS_OF_COLUMN> __device__ __forceinline__ REAL summed(REAL x, 
 }
 
 // The length of each column, twice: of what is left of it, and when that was last computed.
-extern "C" __global__ void __launch_bounds__(THREADS) lengths(const REAL *a, REAL *norms, i64 m, i64 n) {
+template <class REAL> __device__ __forceinline__ void
+lengths(const REAL *a, REAL *norms, i64 *order, i64 *state, i64 m, i64 n) {
   __shared__ REAL room[THREADS / 32];
   const i64 j = blockIdx.x;
   REAL sum = 0;
   for (i64 i = threadIdx.x; i < m; i += THREADS) sum = fma(a[j * m + i], a[j * m + i], sum);
   sum = summed<THREADS>(sum, room);
-  if (threadIdx.x == 0) norms[j] = norms[n + j] = ROOT(sum);
+  if (threadIdx.x == 0) {
+    norms[j] = norms[n + j] = root(sum);
+    order[j] = j;
+    if (j == 0) state[0] = 0;
+  }
 }
 
-// The longest column left changes places with column first + k, and goes to `c` as the reflections before it
+// The longest column left changes places with column state[0], and goes to `c` as the reflections before it
 // leave it. `parts` gets, for the rows of each block, products of the columns of these with what is below the
 // diagonal, and behind them its own with itself.
-extern "C" __global__ void __launch_bounds__(THREADS) longest(REAL *a, const REAL *f, REAL *c,
-                                                              const REAL *norms, REAL *parts, i64 *pivot,
-                                                              i64 m, i64 n, i64 first, i64 k) {
+template <class REAL> __device__ __forceinline__ void
+longest(REAL *a, const REAL *f, REAL *c, const REAL *norms, REAL *parts, i64 *state, i64 m, i64 n,
+        i64 steps) {
   __shared__ REAL lengths_of[THREADS / 32], by[BLOCK], values[THREADS];
   __shared__ int places[THREADS / 32];
   const int t = threadIdx.x, lane = t % 32;
-  const i64 row = first + k;
+  const i64 row = state[0];
+  if (row >= steps) {
+    if (blockIdx.x == 0 && t == 0) state[1] = row;
+    return;
+  }
+  const int k = (int)(row % BLOCK);
+  const i64 first = row - k;
   REAL most = -1;
   int at = (int)row;
   for (i64 j = row + t; j < n; j += THREADS)
@@ -94,29 +127,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) longest(REAL *a, const REA
     sum = summed<32>(sum, values);
     if (lane == 0) parts[blockIdx.x * (BLOCK + 1) + (q == k ? BLOCK : q)] = sum;
   }
-  if (blockIdx.x == 0 && t == 0) *pivot = at;
+  if (blockIdx.x == 0 && t == 0) state[1] = row, state[2] = at;
 }
 
-// The reflection of `c`, first + k: what it makes of the column, of the row of R, of F, and of lengths. Of
-// all blocks the first `heads` write the column, the others have columns behind it.
-template <int THREADS_OF_COLUMN> __device__ __forceinline__ void
-reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, const i64 *pivot, i64 *order,
-          REAL *scales, i64 m, i64 n, i64 first, i64 k, i64 heads, i64 blocks) {
+// The reflection of `c`, column state[1], which changed places with column state[2]: what it makes of the
+// column, of the row of R, of F, and of lengths. The first `heads` blocks write the column, the others have
+// columns behind it.
+template <int THREADS_OF_COLUMN, class REAL> __device__ __forceinline__ void
+reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *state, i64 *order,
+          REAL *scales, i64 m, i64 n, i64 steps, i64 heads) {
   __shared__ REAL room[THREADS / 32], sums[BLOCK + 1], by[BLOCK], above[BLOCK];
   const int t = threadIdx.x, lane = t % 32;
-  const i64 row = first + k, at = *pivot;
+  const i64 row = state[1], at = state[2];
+  if (row >= steps) return;
+  const int k = (int)(row % BLOCK);
+  const i64 first = row - k;
   if (t <= k) {
     const int q = t == k ? BLOCK : t;
     REAL sum = 0;
-    for (i64 b = 0; b < blocks; ++b) sum += parts[b * (BLOCK + 1) + q];
+    for (i64 b = 0; b < heads; ++b) sum += parts[b * (BLOCK + 1) + q];
     sums[q] = sum;
   }
   __syncthreads();
   const REAL head = c[row], rest = sums[BLOCK];
   REAL beta = head, scale = 0, less = 0;
   const REAL square = fma(head, head, rest);
-  if (rest > 0 && square > LEAST) {  // else it is nothing beside the largest number
-    beta = ROOT(square);
+  if (rest > 0 && square > Limits<REAL>::least) {  // else it is nothing beside the largest number
+    beta = root(square);
     if (head > 0) beta = -beta;
     scale = (beta - head) / beta;
     less = 1 / (head - beta);
@@ -126,6 +163,7 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, const
     if (i >= row && i < m) a[row * m + i] = i == row ? beta : c[i] * less;
     if (blockIdx.x == 0 && t == 0) {
       scales[row] = scale;
+      state[0] = row + 1;
       const i64 number = order[at];
       order[at] = order[row];
       order[row] = number;
@@ -156,7 +194,7 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, const
   }
   if (length > 0) {
     const REAL part = r / length, beside = length / known, left = fma(-part, part, (REAL)1);
-    if (left * beside * beside <= CANCELLED) {  // few digits are left of it
+    if (left * beside * beside <= Limits<REAL>::cancelled) {  // few digits are left of it
       REAL sum = 0;
       for (i64 i = row + 1 + t % TOGETHER; i - t % TOGETHER < m; i += TOGETHER) {
         const i64 place = i < m ? i : m - 1;
@@ -164,9 +202,9 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, const
         for (int q = 0; q < k; ++q) y = fma(-a[(first + q) * m + place], __shfl_sync(ALL, mine, q), y);
         if (i < m) sum = fma(y, y, sum);
       }
-      length = known = ROOT(summed<TOGETHER>(sum, room));
+      length = known = root(summed<TOGETHER>(sum, room));
     } else
-      length *= ROOT(left);
+      length *= root(left);
   }
   if (t % TOGETHER == 0) {
     norms[j] = length;
@@ -174,27 +212,50 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, const
   }
 }
 
-#define PARAMETERS REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, const i64 *pivot, \
-  i64 *order, REAL *scales, i64 m, i64 n, i64 first, i64 k, i64 heads, i64 blocks
-extern "C" __global__ void __launch_bounds__(THREADS) by_warps(PARAMETERS) {
-  reflected<32>(a, f, c, norms, parts, pivot, order, scales, m, n, first, k, heads, blocks);
-}
-extern "C" __global__ void __launch_bounds__(THREADS) by_blocks(PARAMETERS) {
-  reflected<THREADS>(a, f, c, norms, parts, pivot, order, scales, m, n, first, k, heads, blocks);
-}
+}  // namespace pivoted
 """
+LIBRARY = _TEXT.replace("@BLOCK", str(BLOCK)).replace("@THREADS", str(THREADS))
+_SLOTS = {
+    "lengths": ("a", "norms", "order", "state", "m", "n"),
+    "longest": ("a", "f", "c", "norms", "parts", "state", "m", "n", "steps"),
+    "reflected": (
+        "a", "f", "c", "norms", "parts", "state", "order", "scales", "m", "n", "steps", "heads",
+    ),
+}  # fmt: skip
+_NUMBERS, _WORDS = ("a", "f", "c", "norms", "parts", "scales"), ("state", "order")
 
 
-def text_of(dtype: str) -> str:
-    """The text for matrices of a dtype."""
-    # The square root of half the distance from 1 to the next number; squares that have all digits.
-    kinds = {
-        "float64": ("double", "sqrt", "1.0536712127723509e-08", "0x1p-970"),
-        "float32": ("float", "sqrtf", "2.4414062e-04f", "0x1p-103f"),
-    }
-    real, root, cancelled, least = kinds[dtype]
-    given = {
-        "REAL": real, "ROOT": root, "CANCELLED": cancelled, "LEAST": least, "BLOCK": BLOCK,
-        "THREADS": THREADS,
-    }  # fmt: skip
-    return "".join(f"#define {name} {value}\n" for name, value in given.items()) + TEXT
+@dataclass(frozen=True)
+class PivotedPart:
+    """A kernel of a step, or the one before all steps.
+
+    Slots: `a`, the matrix; `f`, [n, BLOCK]; `c`, m numbers; `norms`, 2 n; `parts`, `BLOCK` + 1 for each
+    `THREADS` rows; `state`, three words; `order`, n words, counted from 0; `scales`, of reflections; `steps`,
+    the smaller of m and n; `heads`, blocks that have rows.
+
+    Attributes:
+        dtype: of the elements.
+        part: "lengths", "longest" or "reflected".
+        together: threads of a column, a warp or a block.
+    """
+
+    dtype: str
+    part: str
+    together: int = 0
+    libraries = (LIBRARY,)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return _SLOTS[self.part]
+
+    def text(self, name: str) -> str:
+        """The function."""
+        item = MEMORY[self.dtype]
+        numbers = dict.fromkeys(_NUMBERS, f"{item} *")
+        kinds = parameters(self.slots, **numbers, **dict.fromkeys(_WORDS, "i64 *"))
+        by = f"{self.part}<{self.together}>" if self.together else self.part
+        return f"""extern "C" __global__ void __launch_bounds__({THREADS}) {name}({kinds}) {{
+{BEGIN}  pivoted::{by}({", ".join(self.slots)});
+}}
+"""
