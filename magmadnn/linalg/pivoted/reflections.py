@@ -12,7 +12,7 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.engine import Engine, Graph, KernelNode
-from magmadnn.compiler.cuda.library.geqp3 import BLOCK, THREADS, TOGETHER, PivotedPart
+from magmadnn.compiler.cuda.library.geqp3 import BLOCK, ROWS, THREADS, TOGETHER, PivotedPart
 from magmadnn.runtime.cuda.code import functions_of
 
 # `to -= a b`: addresses, elements from column to column of a and to, rows, columns, and columns of a
@@ -45,7 +45,7 @@ class Reflections:
             (m, n),
             np.dtype(dtype).itemsize,
         )
-        self._heads, steps = -(-m // THREADS), min(m, n)
+        self._heads, steps = -(-m // ROWS), min(m, n)
         self.packed = room((n + 1) * m, dtype)
         self.order = room(n, "int64")
         self._effects = room(n * BLOCK, dtype)
@@ -91,7 +91,7 @@ class Reflections:
     def _node(self, part: PivotedPart, blocks: int, after: tuple[int, ...] = ()) -> KernelNode:
         arguments = tuple(self._values[slot] for slot in part.slots)
         return KernelNode(
-            self._functions[part], (blocks, 1, 1), (THREADS, 1, 1), 0, arguments, after
+            self._functions[part], (blocks, 1, 1), (part.threads, 1, 1), 0, arguments, after
         )
 
 
@@ -129,8 +129,7 @@ def on_device(cupy: Any, a: Any, device: int) -> tuple[Any, Any] | None:
     None where it holds numbers that are not finite.
     """
     (m, n), dtype = a.shape, a.dtype.name
-    engine: Any = device_engine(device)
-    with _lock, cupy.cuda.ExternalStream(engine.stream, device):
+    with _lock, cupy.cuda.Stream.null:  # which is in one order with the engine's
         most = float(cupy.abs(a).max())
         if not np.isfinite(most):
             return None

@@ -105,6 +105,10 @@ def test_hard_matrices(device: str, dtype: str) -> None:
         RNG.normal(size=(9, 9)) * np.logspace(0, -30, 9),
         np.logspace(-30, 0, 9)[:, None] * RNG.normal(size=(9, 9)),
         1 / (1.0 + np.arange(11)[:, None] + np.arange(11)),
+        RNG.normal(size=(24, 7)) @ RNG.normal(size=(7, 19)),
+        np.logspace(-30, 0, 18)[:, None] * RNG.normal(size=(18, 18)),
+        np.logspace(-320, 0, 17) * np.eye(17),
+        np.zeros((18, 18)),
         RNG.normal(size=(5, 5)) * (float(limits.max) * 1e-3),
         RNG.normal(size=(5, 5)) * (float(limits.tiny) * 1e3),
     ]
@@ -157,5 +161,5 @@ def test_kernels_compile() -> None:
     stack = ((9, 1024),)
     variants: list[Any] = [singular.SmallSingular(*each) for each in sizes]
     for turned in ((False, True), (True, False)):
-        variants.append(StackOfDoubles((32, 32, 64), (64, 64, 32), turned, 9, stack, stack))
+        variants.append(StackOfDoubles((32, 34, 32), turned, 9, stack, stack))
     assert compiled(module_text(variants), 13, (*OPTIONS, "-arch=sm_90a"))[0]

@@ -171,7 +171,7 @@ def test_float64_stacks_of_larger_matrices_are_one_call_of_the_library(
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 @pytest.mark.parametrize(
     ("left", "right"),
-    [((5, 32, 32), (5, 32, 32)), ((3, 1, 64, 32), (3, 2, 32, 64)), ((2, 32, 64), (2, 64, 32))],
+    [((5, 32, 32), (5, 32, 32)), ((3, 1, 32, 32), (3, 2, 32, 32))],
 )
 def test_many_float64_matrices_of_32_rows_are_products_of_warps(
     device: str,
@@ -181,7 +181,7 @@ def test_many_float64_matrices_of_32_rows_are_products_of_warps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Parts of larger arrays too, whose lines lie further apart."""
-    monkeypatch.setattr(doubles, "LEAST_WARPS", 1)
+    monkeypatch.setattr(doubles, "LEAST", 1)
     rng = np.random.default_rng(7)
     wide = (*left[:-1], left[-1] + 2), (*right[:-1], right[-1] + 2)
     arrays = [rng.standard_normal(shape) for shape in wide]

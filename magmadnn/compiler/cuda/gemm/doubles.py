@@ -1,4 +1,4 @@
-"""Products of many pairs of small matrices in float64: a warp has 32 x 32 elements of one, by tensor cores.
+"""Products of many pairs of matrices of 32 rows and columns in float64: a warp has one, by tensor cores.
 
 Such products are short of bandwidth: each number is read once and used few times. So a warp asks for all that
 it multiplies at once, 16 KB, before it begins: ten warps of a multiprocessor are enough to keep its memory
@@ -20,9 +20,8 @@ from .sized import constants
 
 # Matrices along an axis of a stack, and elements from one to the next.
 Axes = tuple[tuple[int, int], ...]
-SIDE = 32  # rows and columns of a warp's part, and k that it takes at once
-_LARGEST = 64  # rows, columns and k: of larger ones a library's kernels read less
-LEAST_WARPS = 1024  # in all: of fewer a library's kernels were not compared
+SIDE = 32  # rows and columns, and k
+LEAST = 1024  # pairs: of fewer a library's kernels were not compared
 _THREADS = 128
 _PARAMETERS = "const double *a, const double *b, double *c"
 _WIDTH = 2  # elements that a lane loads together
@@ -33,7 +32,7 @@ namespace doubles {
 // Lane (g, t) has row g and k = t of A, column g and k = t of B, row g and columns 2 t and 2 t + 1 of C.
 __device__ __forceinline__ void multiply(double (&c)[2], double a, double b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
       : "+d"(c[0]), "+d"(c[1]) : "d"(a), "d"(b));
 #else
   const int lane = threadIdx.x % 32;
@@ -41,6 +40,15 @@ __device__ __forceinline__ void multiply(double (&c)[2], double a, double b) {
     const double x = __shfl_sync(~0u, a, lane / 4 * 4 + k);
     for (int e = 0; e < 2; ++e) c[e] = fma(x, __shfl_sync(~0u, b, (lane % 4 * 2 + e) * 4 + k), c[e]);
   }
+#endif
+}
+
+// Two neighbours as one instruction.
+__device__ __forceinline__ void put(double *to, const double (&c)[2]) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(to), "d"(c[0]), "d"(c[1]) : "memory");
+#else
+  to[0] = c[0], to[1] = c[1];
 #endif
 }
 
@@ -54,28 +62,24 @@ __device__ __forceinline__ Vec<double, 2> two(const double *at, int line, int k,
 template <class S> __device__ __forceinline__ void run(const double *a, const double *b, double *c) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4 * 2;
   double sums[4][4][2] = {};
-#pragma unroll 1
-  for (int from = 0; from < S::K; from += 32) {
-    Vec<double, 2> x[4][4], y[4][4];
+  Vec<double, 2> x[4][4], y[4][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        x[i][k] = two<!S::TA>(a, 8 * i + g, from + 8 * k + t, S::LDA);
-        y[i][k] = two<S::TB>(b, 8 * i + g, from + 8 * k + t, S::LDB);
-      }
+    for (int k = 0; k < 4; ++k) {
+      x[i][k] = two<!S::TA>(a, 8 * i + g, 8 * k + t, S::LDA);
+      y[i][k] = two<S::TB>(b, 8 * i + g, 8 * k + t, S::LDB);
+    }
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
+  for (int k = 0; k < 4; ++k)
 #pragma unroll
-      for (int e = 0; e < 2; ++e)
+    for (int e = 0; e < 2; ++e)
 #pragma unroll
-        for (int i = 0; i < 16; ++i)
-          multiply(sums[i / 4][i % 4], x[i / 4][k].at[e], y[i % 4][k].at[e]);
-  }
+      for (int i = 0; i < 16; ++i)
+        multiply(sums[i / 4][i % 4], x[i / 4][k].at[e], y[i % 4][k].at[e]);
 #pragma unroll
   for (int i = 0; i < 16; ++i)
-    store<2>(c + (8 * (i / 4) + g) * S::LDC + 8 * (i % 4) + t,
-             Vec<double, 2>{sums[i / 4][i % 4][0], sums[i / 4][i % 4][1]});
+    put(c + (8 * (i / 4) + g) * S::LDC + 8 * (i % 4) + t, sums[i / 4][i % 4]);
 }
 
 }  // namespace doubles
@@ -84,12 +88,11 @@ template <class S> __device__ __forceinline__ void run(const double *a, const do
 
 @dataclass(frozen=True)
 class StackOfDoubles:
-    """Products of equal sizes, multiples of `SIDE`.
+    """Products of matrices of `SIDE` rows and columns.
 
     Slots: `a, b, c`, of the first pair.
 
     Attributes:
-        sizes: m, n, k.
         lines: elements from row to row of a, b and c.
         transposes: whether a is stored [k, m], and b [n, k].
         count: pairs.
@@ -97,7 +100,6 @@ class StackOfDoubles:
         b: and the right ones.
     """
 
-    sizes: tuple[int, int, int]
     lines: tuple[int, int, int]
     transposes: tuple[bool, bool]
     count: int
@@ -108,17 +110,13 @@ class StackOfDoubles:
 
     def text(self, name: str) -> str:
         """The function."""
-        (m, n, k), (lda, ldb, ldc), (ta, tb) = self.sizes, self.lines, self.transposes
-        numbers = constants({"K": k, "LDA": lda, "LDB": ldb, "LDC": ldc, "TA": ta, "TB": tb})
-        across, parts = n // SIDE, m * n // SIDE**2
-        a = f"row * {1 if ta else lda}" + offset(self.a)
-        b = f"column * {ldb if tb else 1}" + offset(self.b)
+        (lda, ldb, ldc), (ta, tb) = self.lines, self.transposes
+        numbers = constants({"LDA": lda, "LDB": ldb, "LDC": ldc, "TA": ta, "TB": tb})
         return f"""struct {name}_shape {{ {numbers} }};
 extern "C" __global__ void __launch_bounds__({_THREADS}) {name}({_PARAMETERS}) {{
-{BEGIN}  const i64 warp = (i64)blockIdx.x * {_THREADS // WARP} + threadIdx.x / {WARP}, z = warp / {parts};
+{BEGIN}  const i64 z = (i64)blockIdx.x * {_THREADS // WARP} + threadIdx.x / {WARP};
   if (z >= {self.count}) return;
-  const i64 row = warp % {parts} / {across} * {SIDE}, column = warp % {across} * {SIDE};
-  doubles::run<{name}_shape>(a + {a}, b + {b}, c + (z * {m} + row) * {ldc} + column);
+  doubles::run<{name}_shape>(a{offset(self.a)}, b{offset(self.b)}, c + z * {SIDE * ldc});
 }}
 """
 
@@ -147,7 +145,7 @@ def stack_of_doubles(
     sizes = values["row1"] // max(count, 1), values["column1"], values["k"]
     if kernel.dtype != "float64" or kernel.joined or kernel.load_a or kernel.load_b:
         return None
-    if any(n % SIDE or not 0 < n <= _LARGEST for n in sizes):
+    if any(n != SIDE for n in sizes) or count < LEAST:
         return None
     lines = values["lda"], values["ldb"], values["ldc"]
     steps = [step for side in "ab" for size, step in axes[side] if size > 1]
@@ -155,9 +153,6 @@ def stack_of_doubles(
     if any(n % _WIDTH for n in (*lines, *steps)) or any(values[s] % item for s in "abc"):
         return None
     transposes = bool(kernel.transpose_a), bool(kernel.transpose_b)
-    variant = StackOfDoubles(sizes, lines, transposes, count, axes["a"], axes["b"])
-    warps = count * sizes[0] * sizes[1] // SIDE**2
-    if warps < LEAST_WARPS:
-        return None
-    blocks = -(-warps * WARP // _THREADS)
+    variant = StackOfDoubles(lines, transposes, count, axes["a"], axes["b"])
+    blocks = -(-count * WARP // _THREADS)
     return Launch(variant, (blocks, 1, 1), (_THREADS, 1, 1), arguments_of(variant, values))

@@ -20,12 +20,13 @@ from magmadnn.compiler.cuda.text.prelude import BEGIN
 from .moved import parameters
 
 BLOCK = 32  # columns between two products of the whole rest
-THREADS = 128  # of a block of any kernel
-TOGETHER = 1024  # rows from which on a block has a column, of which a warp has one else
+THREADS = 128  # of a block that has columns
+ROWS, _MANY = 128, 1024  # of a block that looks for the longest column, and its threads
+TOGETHER = 256  # rows from which on a block has a column, of which a warp has one else
 
 _TEXT = r"""
 namespace pivoted {
-constexpr int BLOCK = @BLOCK, THREADS = @THREADS;
+constexpr int BLOCK = @BLOCK, THREADS = @THREADS, ROWS = @ROWS, MANY = @MANY;
 constexpr u32 ALL = 0xffffffffu;
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
@@ -53,6 +54,16 @@ template <int THREADS_OF_COLUMN, class REAL> __device__ __forceinline__ REAL sum
   return x;
 }
 
+// The largest of a warp's numbers, and the first place that has it.
+template <class REAL> __device__ __forceinline__ void longest_of(REAL &most, int &at) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) {
+    const REAL other = __shfl_xor_sync(ALL, most, apart);
+    const int place = __shfl_xor_sync(ALL, at, apart);
+    if (other > most || (other == most && place < at)) most = other, at = place;
+  }
+}
+
 // The length of each column, twice: of what is left of it, and when that was last computed.
 template <class REAL> __device__ __forceinline__ void
 lengths(const REAL *a, REAL *norms, i64 *order, i64 *state, i64 m, i64 n) {
@@ -74,58 +85,81 @@ lengths(const REAL *a, REAL *norms, i64 *order, i64 *state, i64 m, i64 n) {
 template <class REAL> __device__ __forceinline__ void
 longest(REAL *a, const REAL *f, REAL *c, const REAL *norms, REAL *parts, i64 *state, i64 m, i64 n,
         i64 steps) {
-  __shared__ REAL lengths_of[THREADS / 32], by[BLOCK], values[THREADS];
-  __shared__ int places[THREADS / 32];
-  const int t = threadIdx.x, lane = t % 32;
+  constexpr int WARPS = MANY / 32, GROUPS = MANY / ROWS, EACH = BLOCK / GROUPS, APART = ROWS / 32;
+  static_assert(WARPS == 32 && EACH == 4);
+  __shared__ REAL lengths_of[WARPS], by[BLOCK], taken[GROUPS][ROWS], values[ROWS], sums[WARPS][EACH + 1];
+  __shared__ int places[WARPS];
+  const int t = threadIdx.x, lane = t % 32, warp = t / 32, group = t / ROWS;
   const i64 row = state[0];
   if (row >= steps) {
     if (blockIdx.x == 0 && t == 0) state[1] = row;
     return;
   }
   const int k = (int)(row % BLOCK);
-  const i64 first = row - k;
+  const i64 first = row - k, i = (i64)blockIdx.x * ROWS + t % ROWS;
+  // A thread has four of the block's columns in one row, which no choice of a column changes.
+  REAL v[EACH];
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    const int q = group * EACH + e;
+    v[e] = q < k && i >= row && i < m ? a[(first + q) * m + i] : 0;
+  }
   REAL most = -1;
   int at = (int)row;
-  for (i64 j = row + t; j < n; j += THREADS)
+  for (i64 j = row + t; j < n; j += MANY)
     if (norms[j] > most) most = norms[j], at = (int)j;
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) {
-    const REAL other = __shfl_xor_sync(ALL, most, apart);
-    const int place = __shfl_xor_sync(ALL, at, apart);
-    if (other > most || (other == most && place < at)) most = other, at = place;
-  }
-  if (lane == 0) lengths_of[t / 32] = most, places[t / 32] = at;
+  longest_of(most, at);
+  if (lane == 0) lengths_of[warp] = most, places[warp] = at;
   __syncthreads();
-  most = lengths_of[0], at = places[0];
-  for (int w = 1; w < THREADS / 32; ++w)
-    if (lengths_of[w] > most || (lengths_of[w] == most && places[w] < at))
-      most = lengths_of[w], at = places[w];
-  if (t < k) by[t] = f[(i64)at * BLOCK + t];
-  __syncthreads();
-  const i64 i = (i64)blockIdx.x * THREADS + t;
-  REAL x = 0;
-  if (i < m) {
+  most = lengths_of[lane], at = places[lane];
+  longest_of(most, at);
+  if (t < BLOCK) by[t] = t < k ? f[(i64)at * BLOCK + t] : 0;
+  REAL x = 0, y = 0;
+  if (group == 0 && i < m) {
     x = a[at * m + i];
-    if (at != row) a[at * m + i] = a[row * m + i];
-    if (i < row) a[row * m + i] = x;
-    else {
-#pragma unroll 8
-      for (int q = 0; q < k; ++q) x = fma(-a[(first + q) * m + i], by[q], x);
-      c[i] = x;
-    }
+    y = a[row * m + i];
   }
-  values[t] = i > row && i < m ? x : 0;
   __syncthreads();
-  const i64 begin = (i64)blockIdx.x * THREADS;
-  for (int q = t / 32; q <= k; q += THREADS / 32) {
-    REAL sum = 0;
+  REAL part = 0;
 #pragma unroll
-    for (int e = lane; e < THREADS; e += 32) {
-      const REAL y = q == k ? values[e] : begin + e < m ? a[(first + q) * m + begin + e] : 0;
-      sum = fma(y, values[e], sum);
+  for (int e = 0; e < EACH; ++e) part = fma(v[e], by[group * EACH + e], part);
+  taken[group][t % ROWS] = part;
+  __syncthreads();
+  if (group == 0) {
+    if (i < m) {
+      if (at != row) a[at * m + i] = y;
+      if (i < row) a[row * m + i] = x;
+      else {
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) x -= taken[g][t];
+        c[i] = x;
+      }
     }
-    sum = summed<32>(sum, values);
-    if (lane == 0) parts[blockIdx.x * (BLOCK + 1) + (q == k ? BLOCK : q)] = sum;
+    values[t] = i > row && i < m ? x : 0;
+  }
+  __syncthreads();
+  // Sums over rows: lanes halve what they add, until each has one of the four.
+  const REAL value = values[t % ROWS];
+  const bool odd = lane & 1, second = lane & 2;
+  REAL low = value * (odd ? v[2] : v[0]), high = value * (odd ? v[3] : v[1]);
+  low += __shfl_xor_sync(ALL, value * (odd ? v[0] : v[2]), 1);
+  high += __shfl_xor_sync(ALL, value * (odd ? v[1] : v[3]), 1);
+  REAL sum = second ? high : low;
+  sum += __shfl_xor_sync(ALL, second ? low : high, 2);
+#pragma unroll
+  for (int apart = 4; apart < 32; apart *= 2) sum += __shfl_xor_sync(ALL, sum, apart);
+  if (lane < EACH) sums[warp][odd * 2 + second] = sum;
+  if (group == 0) {
+    const REAL own = summed<32>(value * value, values);
+    if (lane == 0) sums[warp][EACH] = own;
+  }
+  __syncthreads();
+  if (t < k || t == BLOCK) {
+    const int from = t == BLOCK ? 0 : t / EACH * APART, which = t == BLOCK ? EACH : t % EACH;
+    REAL all = 0;
+#pragma unroll
+    for (int w = 0; w < APART; ++w) all += sums[from + w][which];
+    parts[blockIdx.x * (BLOCK + 1) + t] = all;
   }
   if (blockIdx.x == 0 && t == 0) state[1] = row, state[2] = at;
 }
@@ -142,25 +176,41 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *
   if (row >= steps) return;
   const int k = (int)(row % BLOCK);
   const i64 first = row - k;
+  constexpr int TOGETHER = THREADS_OF_COLUMN, COLUMNS = THREADS / TOGETHER;
+  const i64 j = row + 1 + ((i64)blockIdx.x - heads) * COLUMNS + t / TOGETHER, from = j == at ? row : j;
+  const bool is_head = (i64)blockIdx.x < heads, has_column = !is_head && j < n;
+  // All that is read is asked for before anything is waited for.
+  REAL sum = 0, over = 0, mine = 0, old = 0, length = 0, known = 0, dot = 0;
   if (t <= k) {
-    const int q = t == k ? BLOCK : t;
-    REAL sum = 0;
-    for (i64 b = 0; b < heads; ++b) sum += parts[b * (BLOCK + 1) + q];
-    sums[q] = sum;
+    const REAL *const part = parts + (t == k ? BLOCK : t);
+#pragma unroll 4
+    for (i64 b = 0; b < heads; ++b) sum += part[b * (BLOCK + 1)];
+    over = t < k ? a[(first + t) * m + row] : 0;
   }
+  const REAL head = c[row];
+  REAL *const x = a + (has_column ? j : row) * m;
+  if (has_column) {
+    mine = lane < k ? f[from * BLOCK + lane] : 0;
+    old = x[row];
+    length = norms[from];
+    known = norms[n + from];
+#pragma unroll 8
+    for (i64 i = row + 1 + t % TOGETHER; i < m; i += TOGETHER) dot = fma(x[i], c[i], dot);
+  }
+  if (t <= k) sums[t == k ? BLOCK : t] = sum;
   __syncthreads();
-  const REAL head = c[row], rest = sums[BLOCK];
+  const REAL rest = sums[BLOCK], square = fma(head, head, rest);
   REAL beta = head, scale = 0, less = 0;
-  const REAL square = fma(head, head, rest);
   if (rest > 0 && square > Limits<REAL>::least) {  // else it is nothing beside the largest number
     beta = root(square);
     if (head > 0) beta = -beta;
     scale = (beta - head) / beta;
     less = 1 / (head - beta);
   }
-  if ((i64)blockIdx.x < heads) {
-    const i64 i = (i64)blockIdx.x * THREADS + t;
-    if (i >= row && i < m) a[row * m + i] = i == row ? beta : c[i] * less;
+  if (is_head) {
+#pragma unroll
+    for (i64 i = (i64)blockIdx.x * ROWS + t; i < ((i64)blockIdx.x + 1) * ROWS; i += THREADS)
+      if (i >= row && i < m) a[row * m + i] = i == row ? beta : c[i] * less;
     if (blockIdx.x == 0 && t == 0) {
       scales[row] = scale;
       state[0] = row + 1;
@@ -171,18 +221,11 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *
     return;
   }
   if (t < k) {
-    above[t] = a[(first + t) * m + row];
-    by[t] = fma(less, sums[t], above[t]);
+    above[t] = over;
+    by[t] = fma(less, sums[t], over);
   }
   __syncthreads();
-  constexpr int TOGETHER = THREADS_OF_COLUMN, COLUMNS = THREADS / TOGETHER;
-  const i64 j = row + 1 + ((i64)blockIdx.x - heads) * COLUMNS + t / TOGETHER, from = j == at ? row : j;
-  if (j >= n) return;  // a warp, or all
-  REAL *const x = a + j * m;
-  const REAL mine = lane < k ? f[from * BLOCK + lane] : 0, old = x[row];
-  REAL length = norms[from], known = norms[n + from], dot = 0;
-#pragma unroll 8
-  for (i64 i = row + 1 + t % TOGETHER; i < m; i += TOGETHER) dot = fma(x[i], c[i], dot);
+  if (!has_column) return;  // a warp, or all
   dot = summed<TOGETHER>(dot, room);
   const REAL taken = summed<32>(lane < k ? mine * by[lane] : 0, room);
   const REAL made = summed<32>(lane < k ? mine * above[lane] : 0, room);
@@ -214,7 +257,9 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *
 
 }  // namespace pivoted
 """
-LIBRARY = _TEXT.replace("@BLOCK", str(BLOCK)).replace("@THREADS", str(THREADS))
+LIBRARY = _TEXT
+for _name, _value in {"BLOCK": BLOCK, "THREADS": THREADS, "ROWS": ROWS, "MANY": _MANY}.items():
+    LIBRARY = LIBRARY.replace(f"@{_name}", str(_value))
 _SLOTS = {
     "lengths": ("a", "norms", "order", "state", "m", "n"),
     "longest": ("a", "f", "c", "norms", "parts", "state", "m", "n", "steps"),
@@ -230,7 +275,7 @@ class PivotedPart:
     """A kernel of a step, or the one before all steps.
 
     Slots: `a`, the matrix; `f`, [n, BLOCK]; `c`, m numbers; `norms`, 2 n; `parts`, `BLOCK` + 1 for each
-    `THREADS` rows; `state`, three words; `order`, n words, counted from 0; `scales`, of reflections; `steps`,
+    `ROWS` rows; `state`, three words; `order`, n words, counted from 0; `scales`, of reflections; `steps`,
     the smaller of m and n; `heads`, blocks that have rows.
 
     Attributes:
@@ -249,13 +294,18 @@ class PivotedPart:
         """Names of the parameters, in order."""
         return _SLOTS[self.part]
 
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return _MANY if self.part == "longest" else THREADS
+
     def text(self, name: str) -> str:
         """The function."""
         item = MEMORY[self.dtype]
         numbers = dict.fromkeys(_NUMBERS, f"{item} *")
         kinds = parameters(self.slots, **numbers, **dict.fromkeys(_WORDS, "i64 *"))
         by = f"{self.part}<{self.together}>" if self.together else self.part
-        return f"""extern "C" __global__ void __launch_bounds__({THREADS}) {name}({kinds}) {{
+        return f"""extern "C" __global__ void __launch_bounds__({self.threads}) {name}({kinds}) {{
 {BEGIN}  pivoted::{by}({", ".join(self.slots)});
 }}
 """

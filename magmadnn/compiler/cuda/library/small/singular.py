@@ -19,6 +19,7 @@ _ROWS = 4  # of a thread of a matrix that has a part of a warp
 _LEAST, _LEAST_OF_MANY, _MOST_WARPS = 4, 16, 4
 _THREADS, _SHARED_BYTES = 128, 48 << 10  # of a block that has several matrices
 _MOST_SWEEPS = 60
+_LEAST_REFLECTED = 16  # columns above which values alone are those of a triangle
 
 _TEXT = r"""
   const u32 pair = threadIdx.x % L, part = threadIdx.x % GROUP / L, group = threadIdx.x / GROUP;
@@ -136,6 +137,79 @@ _TEXT = r"""
 #pragma unroll
       for (u32 k = 0; k < RV; ++k) places.take(vx[k], vy[k]);
   };
+  // Values alone are those of R^T, if A P = Q R by reflections: its columns come to right angles sooner, of
+  // whatever sizes those of A are.
+  if constexpr (REFLECTS) {
+    bool left_x = ix < Q, left_y = iy < Q;
+#pragma unroll 1
+    for (u32 row = 0; row < Q; ++row) {
+      T s[3] = {T(0), T(0), T(0)};
+#pragma unroll
+      for (u32 k = 0; k < RA; ++k) {
+        const u32 i = part * RA + k;
+        if (i == row) s[2] = x[k];
+        if (i < row) continue;
+        s[0] = fma(x[k], x[k], s[0]);
+        s[1] = fma(y[k], y[k], s[1]);
+      }
+      summed(s);
+      const T head_x = s[2];
+      T longest = left_x ? s[0] : T(-1);
+      u32 at = pair;
+      if (left_y && s[1] > longest) longest = s[1], at = pair + L;
+#pragma unroll
+      for (u32 apart = 1; apart < L; apart *= 2) {
+        const T other = __shfl_xor_sync(0xffffffffu, longest, (int)apart);
+        const u32 place = __shfl_xor_sync(0xffffffffu, at, (int)apart);
+        if (other > longest || (other == longest && place < at)) longest = other, at = place;
+      }
+      const bool goes = is_there && longest > T(TINY), is_y = at >= L;
+      const int lane = (int)(threadIdx.x % 32 / L * L + at % L);
+      T v[RA];
+      s[0] = s[1] = s[2] = T(0);
+#pragma unroll
+      for (u32 k = 0; k < RA; ++k) {
+        const u32 i = part * RA + k;
+        v[k] = __shfl_sync(0xffffffffu, is_y ? y[k] : x[k], lane);
+        if (i == row) s[2] = y[k];
+        if (i < row) v[k] = T(0);
+        s[0] = fma(v[k], x[k], s[0]);
+        s[1] = fma(v[k], y[k], s[1]);
+      }
+      summed(s);
+      const T head = __shfl_sync(0xffffffffu, is_y ? s[2] : head_x, lane);
+      const T size = head < 0 ? -singular::root(longest) : singular::root(longest);
+      // (v + size e) / (size (size + head)) times (v + size e)^T
+      const T scale = goes ? 1 / (size * (size + head)) : T(0);
+      const T by_x = fma(size, head_x, s[0]) * scale, by_y = fma(size, s[2], s[1]) * scale;
+      const bool own_x = goes && !is_y && at == pair, own_y = goes && is_y && at == pair + L;
+#pragma unroll
+      for (u32 k = 0; k < RA; ++k) {
+        const u32 i = part * RA + k;
+        const T w = i == row ? v[k] + size : v[k];
+        x[k] = fma(-w, by_x, x[k]);
+        y[k] = fma(-w, by_y, y[k]);
+        if (own_x && i >= row) x[k] = i == row ? -size : T(0);
+        if (own_y && i >= row) y[k] = i == row ? -size : T(0);
+      }
+      left_x = left_x && !own_x;
+      left_y = left_y && !own_y;
+    }
+#pragma unroll
+    for (u32 k = 0; k < RA; ++k) {
+      const u32 i = part * RA + k;
+      if (i < Q && ix < Q) u[i * (Q + 1) + ix] = x[k];
+      if (i < Q && iy < Q) u[i * (Q + 1) + iy] = y[k];
+    }
+    meet();
+#pragma unroll
+    for (u32 k = 0; k < RA; ++k) {
+      const u32 i = part * RA + k;
+      x[k] = i < Q && ix < Q ? u[ix * (Q + 1) + i] : T(0);
+      y[k] = i < Q && iy < Q ? u[iy * (Q + 1) + i] : T(0);
+    }
+    meet();
+  }
   // What is below rounding errors of the largest singular value counts as 0.
   products(found);
   T total = found[0] + found[1];
@@ -363,7 +437,7 @@ class SmallSingular:
             warps = self.warps
         parts = lanes // pairs * warps
         side = p if self.full else q
-        units = side * (p + 1) if self.vectors else 0
+        units = side * (p + 1) if self.vectors else q * (q + 1) if self._reflects else 0
         sums = 6 * warps * pairs + (p + side if self.vectors else 0)
         group = lanes * warps
         room = 2 * pairs + sums + units + 2 * pairs
@@ -376,6 +450,11 @@ class SmallSingular:
             "RA": -(-p // parts), "RV": -(-q // parts) if self.vectors else 1, "SUMS": sums, "UNITS": units,
             "ROOM": room, "THREADS": threads if warps == 1 else group, "MOST_SWEEPS": _MOST_SWEEPS,
         }  # fmt: skip
+
+    @property
+    def _reflects(self) -> bool:
+        """Whether values of a triangle are found in place of those of the matrix."""
+        return not self.vectors and min(self.m, self.n) > _LEAST_REFLECTED
 
     @property
     def threads(self) -> int:
@@ -398,14 +477,15 @@ class SmallSingular:
         kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
         numbers = "\n".join(f"  constexpr u32 {key} = {v};" for key, v in self._numbers.items())
         truths = f"  constexpr bool TALL = {int(self.m >= self.n)}, VECTORS = {int(self.vectors)};"
-        eps = "0x1p-52" if self.dtype == "float64" else "0x1p-23"
+        truths += f"\n  constexpr bool REFLECTS = {int(self._reflects)};"
+        eps, tiny = ("0x1p-52", "0x1p-960") if self.dtype == "float64" else ("0x1p-23", "0x1p-100f")
         p = self._numbers["P"]
         return f"""extern "C" __global__ void __launch_bounds__({self.threads}) {name}({kinds}) {{
   SHARED_MEMORY({self.shared_bytes})
 {BEGIN}  using T = {item};
 {numbers.replace("u32 MOST_SWEEPS", "int MOST_SWEEPS")}
 {truths}
-  constexpr double EPS = {eps}, TOL = EPS * {p**0.5:.4f};
+  constexpr double TINY = {tiny}, EPS = {eps}, TOL = EPS * {p**0.5:.4f};
 {_TEXT}"""
 
 
