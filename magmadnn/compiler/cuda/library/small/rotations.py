@@ -1,8 +1,8 @@
 """The CUDA C++ text of rotations of columns, by which `singular.py` finds singular values and vectors.
 
 A thread has two columns x and y of a matrix [P, Q], or `RA` rows of them, and as many of the product of all
-rotations. All pairs of columns meet once in a sweep: each y goes from thread to thread, then those that were x
-meet, and those that were y. Sums over rows are those of the threads with the same columns, in one order.
+rotations. All pairs of columns meet once in a sweep: each y goes from thread to thread, then those that were
+x meet, and those that were y. Sums over rows are those of the threads with the same columns, in one order.
 """
 
 from __future__ import annotations
