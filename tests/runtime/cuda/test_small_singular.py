@@ -9,7 +9,6 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.engine import MatrixNode
-from magmadnn.compiler.cuda.gemm.doubles import StackOfDoubles
 from magmadnn.compiler.cuda.library.small import singular
 from magmadnn.compiler.cuda.module import OPTIONS, module_text
 from magmadnn.errors import NumericError
@@ -152,14 +151,10 @@ def test_too_few_sweeps_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(library_of(13) is None, reason="there is no compiler of CUDA")
 def test_kernels_compile() -> None:
-    """These, and the products of stacks, whose text for processors is another one."""
     sizes = [
         ("float32", 5, 3, True, True, 1),
         ("float64", 20, 40, True, False, 2),
         ("float64", 33, 33, False, False, 4),
     ]
-    stack = ((9, 1024),)
-    variants: list[Any] = [singular.SmallSingular(*each) for each in sizes]
-    for turned in ((False, True), (True, False)):
-        variants.append(StackOfDoubles((32, 34, 32), turned, 9, stack, stack))
+    variants = [singular.SmallSingular(*each) for each in sizes]
     assert compiled(module_text(variants), 13, (*OPTIONS, "-arch=sm_90a"))[0]

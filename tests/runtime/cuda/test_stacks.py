@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.cuda.gemm import doubles
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.runtime import Executable
@@ -165,39 +164,6 @@ def test_float64_stacks_of_larger_matrices_are_one_call_of_the_library(
         (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
         assert f"cuBLASLt product {count} of 33 x 37 x 40 in float64" in there.text({})
     np.testing.assert_allclose(found, np.matmul(*arrays), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [((5, 32, 32), (5, 32, 32)), ((3, 1, 32, 32), (3, 2, 32, 32))],
-)
-def test_many_float64_matrices_of_32_rows_are_products_of_warps(
-    device: str,
-    turned: str,
-    left: tuple[int, ...],
-    right: tuple[int, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Parts of larger arrays too, whose lines lie further apart."""
-    monkeypatch.setattr(doubles, "LEAST", 1)
-    rng = np.random.default_rng(7)
-    wide = (*left[:-1], left[-1] + 2), (*right[:-1], right[-1] + 2)
-    arrays = [rng.standard_normal(shape) for shape in wide]
-    nodes = [placeholder(f"x{k}", Spec(a.shape, a.dtype)) for k, a in enumerate(arrays)]
-    x, w = (Operation(node)[..., 2:] for node in nodes)
-    if "a" in turned:
-        x = ops.swapaxes(ops.copy(ops.swapaxes(x, -1, -2)), -1, -2)
-    if "b" in turned:
-        w = ops.swapaxes(ops.copy(ops.swapaxes(w, -1, -2)), -1, -2)
-    made: Any = ops.matmul(x, w)
-    with on(device):
-        there = Executable([made.node], executor="native", device="cuda")
-        (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
-        assert "cuBLASLt" not in there.text({})
-    expected = np.matmul(arrays[0][..., 2:], arrays[1][..., 2:])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("device", DEVICES)
