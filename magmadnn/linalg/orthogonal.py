@@ -50,8 +50,8 @@ from ._matrices import (
 from ._operands import QRResult, operand, truth
 from .factorisations.triangular import solve_triangular
 
-# Rows and columns from which on the device finds the order of columns: an H200 took 716 us for 64 and 1,352 for
-# 128, its host 487 and 2,608.
+# Rows and columns from which on the device finds the order of columns: an H200 took 716 us for 64 and 1,352
+# for 128, its host 487 and 2,608.
 LEAST_PIVOTED = 128
 _WHY = "what is made of reflections has gradients of its own"
 
