@@ -21,6 +21,9 @@ from ._matrices import refuse_unless_finite
 
 _TRIANGLE = 64  # rows of triangles on a diagonal
 _PADDED = 128  # rows and columns from which on gaps between columns save more than they cost
+# Rows of symmetric matrices whose eigenvectors rotations make: of fewer, a first call in a process would
+# take longer than what later ones gain; of more they take as long as stedc.
+_ROTATED = range(32, 193)
 _PIECE = 8192  # elements; OpenBLAS takes several threads from 10,000 on
 
 
@@ -300,9 +303,17 @@ def singular_at_once(a: Array, vectors: bool, full: bool) -> tuple[Array, ...] |
 
 
 def eigen_at_once(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...] | None:
-    """Eigenvalues and vectors of one symmetric matrix of finite numbers, or values alone, by syevd."""
+    """Eigenvalues and vectors of one symmetric matrix of finite numbers, or values alone.
+
+    By syevd; with vectors of some dozens of rows by what it calls first, and by rotations of our own.
+    """
     if not _is_one(a) or a.shape[0] != a.shape[1] or lapack() is None:
         return None
+    if vectors and len(a) in _ROTATED and a.dtype.char in "fd" and a.flags.aligned:
+        from magmadnn.runtime.cpu.matrices.rotations import eigen_of_few
+
+        if (found := eigen_of_few(a, lower)) is not None:
+            return found
     apart: tuple[Array, ...] | None = _on_padded("eigen_of", a, lower, vectors)
     if apart is not None:
         return apart
