@@ -10,7 +10,7 @@ from typing import Any
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode
 
-from .recorded import Caller
+from .recorded import Caller, fail
 
 _LETTERS = {"float32": "S", "float64": "D"}
 _REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
@@ -47,6 +47,24 @@ class Handles:
         self.caller.begin(self._blas, "cublasSetWorkspace_v2", self._blas_handle, *room)
         full = f"cublas{name.replace('?', _LETTERS[node.dtype])}"
         self.caller.begin(self._blas, full, self._blas_handle, *arguments)
+
+    def often(self, node: MatrixNode, name: str) -> Callable[..., None]:
+        """The same function, to be called many times in a row with what it is told behind the handle.
+
+        Nothing else is given to cuBLAS meanwhile: the workspace is told once.
+        """
+        self.caller.begin(
+            self._blas, "cublasSetWorkspace_v2", self._blas_handle, c_void_p(node.workspace),
+            c_size_t(PRODUCT_WORKSPACE),
+        )  # fmt: skip
+        full = f"cublas{name.replace('?', _LETTERS[node.dtype])}"
+        function, handle = getattr(self._blas, full), self._blas_handle
+
+        def call(*arguments: Any) -> None:
+            if status := function(handle, *arguments):
+                fail(full, status)
+
+        return call
 
     def by_solver(self, node: MatrixNode, name: str, *arguments: Any) -> None:
         """The same of cuSOLVER's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from magmadnn.errors import DeviceError
 
@@ -23,6 +23,15 @@ class RecordedCall(NamedTuple):
     arguments: tuple[Any, ...] = ()
 
 
+def fail(name: str, status: int) -> NoReturn:
+    """Say that a function of a library failed.
+
+    Raises:
+        DeviceError: always.
+    """
+    raise DeviceError(f"the device failed: {name} gives status {status}")
+
+
 class Caller:
     """Calls functions of libraries that give 0 if all went well; or records what would be called."""
 
@@ -37,7 +46,7 @@ class Caller:
         """
         status: int = getattr(library, name)(*arguments)
         if status:
-            raise DeviceError(f"the device failed: {name} gives status {status}")
+            fail(name, status)
 
     def begin(self, library: Any, name: str, *arguments: Any) -> None:
         """Call a function that gives a stream something to do, or record the call."""

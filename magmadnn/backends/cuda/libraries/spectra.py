@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import byref, c_byte, c_double, c_int, c_int64, c_size_t, c_void_p
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from magmadnn.backends.cuda.nodes.matrices import (
 )
 
 from .handles import LOWER, UPPER, Copy, Handles, at, item_bytes
+from .polar import SymmetricParts
 
 T = TypeVar("T")
 
@@ -56,6 +58,7 @@ class Spectra:
 
     def __init__(self, handles: Handles, copy: Copy) -> None:
         self._handles, self._copy = handles, copy
+        self._symmetric = SymmetricParts(handles, copy)
         self.asked: dict[tuple[object, ...], Any] = {}  # see `_once`
 
     def workspace(self, node: MatrixNode) -> int:
@@ -67,7 +70,12 @@ class Spectra:
         if self._is_by_qr(node):
             return self._qr_words(node) * item_bytes(node)
         words = self._singular_words(node) * item_bytes(node)
-        return max(words, self._polar_bytes(node)[0]) if _by_polar(node) else words
+        if not _by_polar(node):
+            return words
+        vectors, _ = node.settings
+        return max(
+            words, self._polar_bytes(node)[0] if vectors else self._eigen_bytes(_eigen(node))[0]
+        )
 
     def call(self, node: MatrixNode) -> None:
         """Give the stream the call of a node."""
@@ -180,7 +188,7 @@ class Spectra:
             return
         words = c_int(self._singular_words(node))
         for number in range(1 if self._is_together(node) else node.count):
-            if _by_polar(node) and self._polar(node, number):
+            if _by_polar(node) and (self._polar if node.settings[0] else self._alone)(node, number):
                 continue
             name, arguments, behind = self._singular(node, number)
             room, info = c_void_p(node.workspace), at(node.info, number, 4)
@@ -208,6 +216,17 @@ class Spectra:
         )  # fmt: skip
 
     # --- by the polar decomposition ---------------------------------------------------------------
+
+    def _alone(self, node: MatrixNode, number: int) -> bool:
+        """Values alone; False where the matrix is as before, for another method."""
+        symmetric = self._symmetric.make(node, number)
+        if symmetric is None:
+            return False
+        size, (_, values, *_), q = item_bytes(node), node.pieces, _eigen(node).width
+        goal = values + number * q * size
+        self._syevd(_eigen(node, (symmetric, goal), node.info + 4 * number))
+        self._symmetric.negate(node, goal, q)
+        return True
 
     def _polar_arguments(self, node: MatrixNode, number: int = 0) -> list[Any]:
         vectors, full = node.settings
@@ -251,6 +270,15 @@ class Spectra:
 def _is_small(node: MatrixNode) -> bool:
     """Whether eigenvalues are those of many small matrices."""
     return node.count > 1 and node.width <= _SMALL_EIGEN
+
+
+def _eigen(node: MatrixNode, pieces: tuple[int, ...] = (0, 0), info: int = 0) -> MatrixNode:
+    """The eigenvalues of a symmetric matrix of as many rows as one of a node has singular values."""
+    _, q, _ = sizes_of_singular(node.height, node.width, False)
+    return replace(
+        node, function="syevd", settings=(True, False), operands=(), matrices=1, height=q, width=q,
+        pieces=pieces, info=info,
+    )  # fmt: skip
 
 
 def _by_polar(node: MatrixNode) -> bool:

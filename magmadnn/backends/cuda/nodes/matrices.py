@@ -42,7 +42,7 @@ def by_qr(height: int, width: int, vectors: bool) -> bool:
 
 
 # Columns from which on the polar decomposition is faster than Jacobi's method, with vectors and without.
-LEAST_POLAR, LEAST_POLAR_ALONE = 192, 128
+LEAST_POLAR, LEAST_POLAR_ALONE = 192, MOST_BY_QR + 1
 
 
 def by_polar(height: int, width: int, vectors: bool) -> bool:
@@ -77,7 +77,8 @@ class MatrixNode:
         pieces: addresses of packed stacks that the function reads or writes besides: of getrf and getrs the
             exchanges as integers of 32 bits from 1 on; of syevd the matrices, which become vectors, and the
             values; of sgesv the matrices, how many steps were made, and exchanges; of gesdd the matrices
-            [p, q] with p >= q, the values, U [p, p or q], V [q, q], and room for a copy (`by_polar`).
+            [p, q] with p >= q, the values, U [p, p or q], V [q, q], and room for a copy (`by_polar`), behind
+            it for one of V where values alone are wanted.
         matrices: how many; the length of the tables where there are some.
     """
 

@@ -70,6 +70,8 @@ class EigenResults:
 def bytes_of_singular(kernel: Library, values: dict[str, int]) -> tuple[int, ...]:
     """The matrices, their singular values, U and V, and room for a copy of one matrix.
 
+    Where values alone are wanted, there is room for one more V behind the copy.
+
     The library's Jacobi method writes U and V where only values are wanted, too.
     """
     vectors, full = kernel.settings
@@ -79,7 +81,7 @@ def bytes_of_singular(kernel: Library, values: dict[str, int]) -> tuple[int, ...
     item = ITEM_BYTES[kernel.dtype] * values["matrices"]
     sides = item * p * columns, item * q * q
     has_copy = by_polar(p, q, vectors) and values["matrices"]
-    spare = item // values["matrices"] * p * q if has_copy else 0
+    spare = item // values["matrices"] * (p + (0 if vectors else q)) * q if has_copy else 0
     return (item * p * q, item * q, *sides, spare)
 
 
@@ -161,7 +163,8 @@ class SingularResults:
   if (at < matrices && info[at] != 0) faults[0] = 1;
   if (at >= matrices * columns) return;
   if (inside < q) {{
-    result[at] = piece1[matrix * q + inside];
+    const {item} value = piece1[matrix * q + inside];
+    result[at] = value > 0 ? value : value - value;  // what is 0 may be less by rounding
     return;
   }}{vectors if self.vectors else ""}
 }}

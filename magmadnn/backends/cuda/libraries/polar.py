@@ -1,0 +1,182 @@
+"""Singular values alone, by products of matrices and eigenvalues.
+
+With A = U H, U with orthonormal columns and H symmetric, the singular values of A are the eigenvalues of H.
+U comes from A by products alone: polynomials p(x) = a x + b x^3 + c x^5 of singular values, one after the
+other, that bring them to 1, as X (a I + b X^T X + c (X^T X)^2). Each is the one that is nearest to 1 where
+the last has brought them (Amsel, Persson, Musco, Gower, The Polar Express, 2025).
+
+U need not be that of A to the last digit: with U = exp(D) U', D small and skew, the symmetric part of U'^T A
+has eigenvalues that are of order |D|^2 |H| away, and D is eps over singular values. Directions in which A
+is 0, or nearly, need no U at all. So it serves matrices of any rank, unlike gesvdp, which shifts such ones.
+"""
+
+from __future__ import annotations
+
+from ctypes import byref, c_double, c_float, c_int, c_void_p
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from magmadnn.backends.cuda.nodes.matrices import MatrixNode, sizes_of_singular
+
+from .handles import Copy, Handles, item_bytes
+
+_REALS: dict[str, Any] = {"float32": c_float, "float64": c_double}
+_NONE, _TRANSPOSED = c_int(0), c_int(1)  # CUBLAS_OP_...
+
+_NEVER_BELOW = (
+    1e-3  # of the largest: what stays apart from 0 in each step, beside what rounding adds
+)
+_APART = 1.01  # so much larger than 1 may they be, since the polynomials rise steeply there
+_NEAR = 1e-4  # from 1, from where one step more is exact
+
+
+@lru_cache(maxsize=4)
+def polynomials(least: float) -> tuple[tuple[float, float, float], ...]:
+    """`a, b, c` of the steps that bring numbers from `least` to 1 to 1, those below to between 0 and 1."""
+    low, high, found, error = least, 1.0, [], 1.0
+    while error > _NEAR:
+        apart = _APART if low < 0.5 * high else 1.0
+        low /= apart
+        from_here = max(low, _NEVER_BELOW)
+        a, b, c, error = _nearest(from_here, high)
+        found.append((a / apart, b / apart**3, c / apart**5))
+        low = min(1 - error, low * (a + low**2 * (b + c * low**2)))
+        high = 1 + error
+    return (*found, (1.875, -1.25, 0.375))  # x + error of third order
+
+
+def _nearest(low: float, high: float) -> tuple[float, float, float, float]:
+    """The polynomial that is nearest to 1 from `low` to `high`, and how far it is: by Remez' exchange."""
+    first, second, last = low + 0.25 * (high - low), low + 0.75 * (high - low), np.inf
+    while True:
+        x = np.array([low, first, second, high])
+        a, b, c, error = map(
+            float, np.linalg.solve(np.stack([x, x**3, x**5, [1, -1, 1, -1]], 1), np.ones(4))
+        )
+        if abs(error - last) < 1e-12:
+            return a, b, c, abs(error)
+        root, last = np.sqrt(9 * b * b - 20 * a * c), error
+        first, second = np.sqrt((-3 * b - root) / (10 * c)), np.sqrt((-3 * b + root) / (10 * c))
+
+
+@lru_cache(maxsize=2)
+def _coefficients(dtype: str) -> tuple[tuple[Any, Any, Any], ...]:
+    """Those of the steps but for the first, by address."""
+    real, least = _REALS[dtype], float(np.finfo(dtype).eps) / 4
+    return tuple(tuple(byref(real(x)) for x in one) for one in polynomials(least)[1:])  # type: ignore[misc]  # of three
+
+
+class SymmetricParts:
+    """The symmetric parts H of matrices, on one stream.
+
+    Args:
+        handles: of the libraries.
+        copy: begins to copy.
+    """
+
+    def __init__(self, handles: Handles, copy: Copy) -> None:
+        self._handles, self._copy = handles, copy
+
+    def make(self, node: MatrixNode, number: int) -> int | None:
+        """The address of -H [q, q] of a matrix: eigenvalues ascend as its singular values descend.
+
+        None for matrices of zeros, and for numbers whose squares are too large or too small, or no numbers.
+        It works in the places of U and V, and in the room for copies.
+        """
+        p, q, columns = sizes_of_singular(node.height, node.width, False)
+        size, limits = item_bytes(node), np.finfo(node.dtype)
+        matrix = node.pieces[0] + number * p * q * size
+        x = node.pieces[2] + number * p * columns * size
+        squares, other = node.pieces[3] + number * q * q * size, node.pieces[4]
+        factor = other + p * q * size
+        norm = self._norm(node, matrix, p * q)
+        if not limits.tiny / limits.eps < norm < limits.max / 8:  # nor for NaN
+            return None
+        self._sum(node, (p, q), 1 / norm, (matrix, _NONE), 0.0, x)
+        x = self._polar(node, (p, q), (x, other), (squares, factor))
+        self._product(node, (p, q), x, matrix, squares)
+        self._sum(node, (q, q), -0.5, (squares, _TRANSPOSED), -0.5, factor)
+        return factor
+
+    def negate(self, node: MatrixNode, numbers: int, count: int) -> None:
+        """Change the signs of numbers at an address."""
+        minus = byref(_REALS[node.dtype](-1))
+        self._handles.by_blas(node, "?scal_v2", c_int(count), minus, c_void_p(numbers), c_int(1))
+
+    def _polar(
+        self, node: MatrixNode, sizes: tuple[int, int], rooms: tuple[int, int], squares: tuple[int, int]
+    ) -> int:  # fmt: skip
+        """Which of two rooms [p, q] holds U in the end, of the matrix in the first; two more are [q, q].
+
+        A call of Python's for each of a hundred products and copies: what they are told is made before.
+        """
+        (p, q), size = sizes, item_bytes(node)
+        real, copy, stream = _REALS[node.dtype], self._copy, self._handles.stream
+        rows, columns = c_int(p), c_int(q)
+        y, z = map(c_void_p, squares)
+        one, none = byref(real(1)), byref(real(0))
+        (x, x_at), (other, other_at) = ((c_void_p(room), room) for room in rooms)
+        self._product(node, sizes, rooms[0], rooms[0], squares[0])
+        scale = (
+            self._norm(node, squares[0], q * q) ** -0.5
+        )  # the largest singular value is at most 1 / scale
+        first = polynomials(float(np.finfo(node.dtype).eps) / 4)[0]
+        scaled = (byref(real(k * scale**n)) for k, n in zip(first, (1, 3, 5), strict=True))
+        product, is_first = self._handles.often(node, "?gemm_v2"), True
+        for a, b, c in (tuple(scaled), *_coefficients(node.dtype)):
+            if not is_first:
+                product(
+                    _TRANSPOSED,
+                    _NONE,
+                    columns,
+                    columns,
+                    rows,
+                    one,
+                    x,
+                    rows,
+                    x,
+                    rows,
+                    none,
+                    y,
+                    columns,
+                )
+            is_first = False
+            copy(squares[1], squares[0], q * q * size, stream)
+            product(
+                _NONE, _NONE, columns, columns, columns, c, y, columns, y, columns, b, z, columns
+            )
+            copy(other_at, x_at, p * q * size, stream)
+            product(_NONE, _NONE, rows, columns, columns, one, x, rows, z, columns, a, other, rows)
+            x, x_at, other, other_at = other, other_at, x, x_at
+        return x_at
+
+    def _norm(self, node: MatrixNode, numbers: int, count: int) -> float:
+        """The root of the sum of squares; waits for it."""
+        found = _REALS[node.dtype]()
+        self._handles.by_blas(
+            node, "?nrm2_v2", c_int(count), c_void_p(numbers), c_int(1), byref(found)
+        )
+        return float(found.value)
+
+    def _product(
+        self, node: MatrixNode, sizes: tuple[int, int], left: int, right: int, goal: int
+    ) -> None:
+        """goal [q, q] = left^T right, both [p, q]."""
+        (rows, columns), real = map(c_int, sizes), _REALS[node.dtype]
+        self._handles.by_blas(
+            node, "?gemm_v2", _TRANSPOSED, _NONE, columns, columns, rows, byref(real(1)), c_void_p(left),
+            rows, c_void_p(right), rows, byref(real(0)), c_void_p(goal), columns,
+        )  # fmt: skip
+
+    def _sum(
+        self, node: MatrixNode, sizes: tuple[int, int], scale: float, other: tuple[int, c_int],
+        kept: float, goal: int,
+    ) -> None:  # fmt: skip
+        """goal [m, n] = scale * other + kept * the same, or its transpose where m = n."""
+        (m, n), (first, turn), real = sizes, other, _REALS[node.dtype]
+        self._handles.by_blas(
+            node, "?geam", _NONE, turn, c_int(m), c_int(n), byref(real(scale)), c_void_p(first),
+            c_int(m), byref(real(kept)), c_void_p(first), c_int(m), c_void_p(goal), c_int(m),
+        )  # fmt: skip
