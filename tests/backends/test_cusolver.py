@@ -24,7 +24,9 @@ STREAM = 7
 DTYPES = {"S": "float32", "D": "float64"}
 LAPACK = {"float32": lapack.spotrf, "float64": lapack.dpotrf}
 BLAS = {"float32": blas.strsm, "float64": blas.dtrsm}
-_NAME = re.compile(r"(?:cublas|cusolverDn)(?:([SD])(?=potrf|trsm|ge|orgqr|sy|nrm2|scal))?(\w+)")
+_NAME = re.compile(
+    r"(?:cublas|cusolverDn)(?:([SD])(?=potrf|trsm|ge|orgqr|sy|nrm2|scal|axpy))?(\w+)"
+)
 REALS = {0: "float32", 1: "float64"}  # of the functions of any dtype
 
 

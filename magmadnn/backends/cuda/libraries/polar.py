@@ -12,7 +12,7 @@ is 0, or nearly, need no U at all. So it serves matrices of any rank, unlike ges
 
 from __future__ import annotations
 
-from ctypes import byref, c_double, c_float, c_int, c_void_p
+from ctypes import addressof, byref, c_double, c_float, c_int, c_void_p
 from functools import lru_cache
 from typing import Any
 
@@ -20,22 +20,24 @@ import numpy as np
 
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode, sizes_of_singular
 
-from .handles import Copy, Handles, item_bytes
+from .handles import LOWER, Copy, Handles, item_bytes
 
 _REALS: dict[str, Any] = {"float32": c_float, "float64": c_double}
 _NONE, _TRANSPOSED = c_int(0), c_int(1)  # CUBLAS_OP_...
 
-_NEVER_BELOW = (
-    1e-3  # of the largest: what stays apart from 0 in each step, beside what rounding adds
-)
+# Of the largest: what stays apart from 0 in each step, beside what rounding adds.
+_NEVER_BELOW = 1e-3
 _APART = 1.01  # so much larger than 1 may they be, since the polynomials rise steeply there
 _NEAR = 1e-4  # from 1, from where one step more is exact
+# After so many steps a factorisation in float64 tells whether all are above a number, of so many columns that
+# products take longer; and what they are below then.
+_TESTED, _TOLD, _HIGHEST, _LEAST_TESTED = 5, 0.003, 2.02, 1024
 
 
-@lru_cache(maxsize=4)
-def polynomials(least: float) -> tuple[tuple[float, float, float], ...]:
-    """`a, b, c` of the steps that bring numbers from `least` to 1 to 1, those below to between 0 and 1."""
-    low, high, found, error = least, 1.0, [], 1.0
+@lru_cache(maxsize=8)
+def polynomials(least: float, most: float = 1.0) -> tuple[tuple[float, float, float], ...]:
+    """`a, b, c` of steps that bring numbers from `least` to `most` to 1, those below to between 0 and 1."""
+    low, high, found, error = least, most, [], 1.0
     while error > _NEAR:
         apart = _APART if low < 0.5 * high else 1.0
         low /= apart
@@ -61,11 +63,12 @@ def _nearest(low: float, high: float) -> tuple[float, float, float, float]:
         first, second = np.sqrt((-3 * b - root) / (10 * c)), np.sqrt((-3 * b + root) / (10 * c))
 
 
-@lru_cache(maxsize=2)
-def _coefficients(dtype: str) -> tuple[tuple[Any, Any, Any], ...]:
-    """Those of the steps but for the first, by address."""
+@lru_cache(maxsize=4)
+def _coefficients(dtype: str, ends: bool) -> tuple[tuple[Any, Any, Any], ...]:
+    """Those of the steps but for the first, by address; or of steps for numbers of which none is small."""
     real, least = _REALS[dtype], float(np.finfo(dtype).eps) / 4
-    return tuple(tuple(byref(real(x)) for x in one) for one in polynomials(least)[1:])  # type: ignore[misc]  # of three
+    steps = polynomials(_TOLD, _HIGHEST) if ends else polynomials(least)[1:]
+    return tuple((byref(real(a)), byref(real(b)), byref(real(c))) for a, b, c in steps)
 
 
 class SymmetricParts:
@@ -95,7 +98,7 @@ class SymmetricParts:
         if not limits.tiny / limits.eps < norm < limits.max / 8:  # nor for NaN
             return None
         self._sum(node, (p, q), 1 / norm, (matrix, _NONE), 0.0, x)
-        x = self._polar(node, (p, q), (x, other), (squares, factor))
+        x = self._polar(node, number, (p, q), (x, other), (squares, factor))
         self._product(node, (p, q), x, matrix, squares)
         self._sum(node, (q, q), -0.5, (squares, _TRANSPOSED), -0.5, factor)
         return factor
@@ -106,7 +109,8 @@ class SymmetricParts:
         self._handles.by_blas(node, "?scal_v2", c_int(count), minus, c_void_p(numbers), c_int(1))
 
     def _polar(
-        self, node: MatrixNode, sizes: tuple[int, int], rooms: tuple[int, int], squares: tuple[int, int]
+        self, node: MatrixNode, number: int, sizes: tuple[int, int], rooms: tuple[int, int],
+        squares: tuple[int, int],
     ) -> int:  # fmt: skip
         """Which of two rooms [p, q] holds U in the end, of the matrix in the first; two more are [q, q].
 
@@ -119,30 +123,21 @@ class SymmetricParts:
         one, none = byref(real(1)), byref(real(0))
         (x, x_at), (other, other_at) = ((c_void_p(room), room) for room in rooms)
         self._product(node, sizes, rooms[0], rooms[0], squares[0])
-        scale = (
-            self._norm(node, squares[0], q * q) ** -0.5
-        )  # the largest singular value is at most 1 / scale
+        # The largest singular value is at most 1 / scale.
+        scale = self._norm(node, squares[0], q * q) ** -0.5
         first = polynomials(float(np.finfo(node.dtype).eps) / 4)[0]
         scaled = (byref(real(k * scale**n)) for k, n in zip(first, (1, 3, 5), strict=True))
-        product, is_first = self._handles.often(node, "?gemm_v2"), True
-        for a, b, c in (tuple(scaled), *_coefficients(node.dtype)):
-            if not is_first:
-                product(
-                    _TRANSPOSED,
-                    _NONE,
-                    columns,
-                    columns,
-                    rows,
-                    one,
-                    x,
-                    rows,
-                    x,
-                    rows,
-                    none,
-                    y,
-                    columns,
-                )
-            is_first = False
+        product = self._handles.often(node, "?gemm_v2")
+        square = _TRANSPOSED, _NONE, columns, columns, rows, one
+        steps, step = [tuple(scaled), *_coefficients(node.dtype, False)], 0
+        is_tested = q >= _LEAST_TESTED and node.dtype == "float64"
+        while step < len(steps):
+            if step:
+                product(*square, x, rows, x, rows, none, y, columns)
+            if is_tested and step == _TESTED and self._none_is_small(node, number, squares):
+                steps[step:] = _coefficients(node.dtype, True)
+            a, b, c = steps[step]
+            step += 1
             copy(squares[1], squares[0], q * q * size, stream)
             product(
                 _NONE, _NONE, columns, columns, columns, c, y, columns, y, columns, b, z, columns
@@ -151,6 +146,32 @@ class SymmetricParts:
             product(_NONE, _NONE, rows, columns, columns, one, x, rows, z, columns, a, other, rows)
             x, x_at, other, other_at = other, other_at, x, x_at
         return x_at
+
+    def words(self, node: MatrixNode) -> int:
+        """How many numbers it wants of the workspace for one matrix of a node."""
+        _, q, _ = sizes_of_singular(node.height, node.width, False)
+        n, place = c_int(q), c_void_p(node.pieces[3])
+        return self._handles.words(node, "?potrf", c_int(LOWER), n, place, n)
+
+    def _none_is_small(self, node: MatrixNode, number: int, squares: tuple[int, int]) -> bool:
+        """Whether Y - t^2 I is definite, with Y = X^T X: all singular values of X are above t then."""
+        _, q, _ = sizes_of_singular(node.height, node.width, False)
+        n, real, info = c_int(q), _REALS[node.dtype], node.info + 4 * number
+        values = node.pieces[1] + number * q * item_bytes(node)
+        less, ones, stream = squares[1], np.ones(q, node.dtype), self._handles.stream
+        self._copy(values, ones.ctypes.data, ones.nbytes, stream)  # which are not there yet
+        self._copy(less, squares[0], q * q * item_bytes(node), stream)
+        self._handles.by_blas(
+            node, "?axpy_v2", n, byref(real(-(_TOLD**2))), c_void_p(values), c_int(1), c_void_p(less),
+            c_int(q + 1),
+        )  # fmt: skip
+        self._handles.by_solver(
+            node, "?potrf", c_int(LOWER), n, c_void_p(less), n, c_void_p(node.workspace),
+            c_int(self.words(node)), c_void_p(info),
+        )  # fmt: skip
+        found = c_int(-1)
+        self._copy(addressof(found), info, 4, stream)  # waits, as this is the program's own memory
+        return found.value == 0
 
     def _norm(self, node: MatrixNode, numbers: int, count: int) -> float:
         """The root of the sum of squares; waits for it."""

@@ -73,8 +73,12 @@ class Spectra:
         if not _by_polar(node):
             return words
         vectors, _ = node.settings
+        if vectors:
+            return max(words, self._polar_bytes(node)[0])
         return max(
-            words, self._polar_bytes(node)[0] if vectors else self._eigen_bytes(_eigen(node))[0]
+            words,
+            self._eigen_bytes(_eigen(node))[0],
+            self._symmetric.words(node) * item_bytes(node),
         )
 
     def call(self, node: MatrixNode) -> None:
