@@ -36,7 +36,8 @@ from .products import AWAY, BELOW, CORRECTIONS, ROUNDED, all_hold, squares
 
 _SHIFT = 4 * float(np.finfo(np.float64).eps)  # of |A^T A|, above what its factors are rounded by
 _NOTHING = 0.5  # of rcond times the largest are singular values that do not count, beyond doubt
-_STEPS = 3, 2  # towards orthonormal rows, from 0.1 and from 1e-4
+_STEPS = 2, 2  # towards orthonormal rows, from some that are 0.1 away to 1e-4, and from there
+_LARGE = 512  # columns from which on sums of squares bound norms, since a product takes longer than it tells
 
 
 @lru_cache(maxsize=4)
@@ -55,6 +56,14 @@ def _orthonormal(rows: Any, steps: int) -> Any:
     for _ in range(steps):
         rows = 1.5 * rows - matmul(matmul(rows, transposed(rows)) * 0.5, rows)
     return rows
+
+
+def _fourth_power(x: Any) -> Any:
+    """The fourth power of |X|, or more: |X|^2 is at most the Frobenius norm of X^T X, and X's squared."""
+    if x.shape[-1] < _LARGE:
+        return squares(matmul(transposed(x), x))
+    size = squares(x)
+    return size * size
 
 
 def _steepest(d: Any, n: int) -> Any:
@@ -111,11 +120,9 @@ def by_ranges(a: Any, b: Any, limit: float) -> tuple[Any, ...]:
     # Fourth powers of norms: |A|^2 from both sides, |E|^4, and |C^+|^4.
     least, most = squares(gram) / sum_(diagonal(gram), axis=-1), sqrt(squares(gram))
     small = rest / sqrt(total)
-    left = squares(matmul(transposed(small), small))
+    left = _fourth_power(small)
     inverse = inverse * rows
-    condition = (
-        squares(matmul(inverse, transposed(inverse)) * total) * (most / total[..., 0, 0]) ** 2
-    )
+    condition = _fourth_power(transposed(inverse) * sqrt(total)) * (most / total[..., 0, 0]) ** 2
     known = min(ROUNDED / (n * np.finfo(np.float64).eps), BELOW / max(limit, 1e-30))
     is_known = all_hold(
         less_equal(squares(matmul(third, transposed(third)) - with_diagonal(counts)), AWAY**2),

@@ -304,6 +304,27 @@ def test_calls_of_a_graph_run_one_after_the_other() -> None:
         assert earlier in before[later]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_singular_values_alone_of_any_rank(dtype: str, device: str) -> None:
+    """By products and eigenvalues on a GPU, which leave out steps where none is small and there are many."""
+    shapes = [(2, 141, 133), (133, 141)] + ([] if device == "emulated" else [(1030, 1027)])
+    for shape in shapes:
+        a = matrices(*shape)
+        twins = np.repeat(a[..., ::2], 2, -1)[..., : shape[-1]]
+        given = [one.astype(dtype) for one in (a, twins, a[..., :1] * a[..., :1, :])]
+        nodes = [node(one) for one in given]
+        with on(device):
+            found = Executable(
+                [md.linalg.svdvals(x) for x in nodes], executor="native", device="cuda"
+            ).run(dict(zip(nodes, given, strict=True)))
+        for one, values in zip(given, found, strict=True):
+            wanted = np.linalg.svd(one.astype(np.float64), compute_uv=False)
+            bound = 8 * np.sqrt(max(shape)) * np.finfo(dtype).eps * wanted.max()
+            assert (np.diff(values) <= 0).all() and (values >= 0).all()
+            assert np.abs(values - wanted).max() <= bound
+
+
 @pytest.mark.parametrize("shape", [(70, 3), (3, 70), (65, 65), (300, 200)])
 def test_singular_vectors_have_room_where_only_values_are_wanted(shape: tuple[int, int]) -> None:
     """Jacobi's method writes them all the same; what lies behind them must stay."""

@@ -42,7 +42,7 @@ def by_qr(height: int, width: int, vectors: bool) -> bool:
 
 
 # Columns from which on the polar decomposition is faster than Jacobi's method, with vectors and without.
-LEAST_POLAR, LEAST_POLAR_ALONE = 192, MOST_BY_QR + 1
+LEAST_POLAR, LEAST_POLAR_ALONE = 192, 128
 
 
 def by_polar(height: int, width: int, vectors: bool) -> bool:
