@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,13 @@ from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, of_kind
 from magmadnn.dmath.products.multiplying import matmul, worth_measuring
 from magmadnn.dmath.products.rates import Rates, measured
-from magmadnn.errors import ArgumentError, MagmaDNNError, OutOfMemoryError
+from magmadnn.errors import (
+    ArgumentError,
+    CommunicationError,
+    DeviceError,
+    MagmaDNNError,
+    OutOfMemoryError,
+)
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.storage.machine_memory import total_bytes
 
@@ -37,12 +43,20 @@ Weights = dict[str, tuple[Callable[[], Array], np.dtype[Any], Layout]]
 
 @dataclass
 class Replica:
-    """A copy on other workers, which is made again when the array has changed."""
+    """A copy on other workers, which is made again when the array has changed.
+
+    Attributes:
+        source: the array.
+        layout: of the copy.
+        copy: as it was at the version `version` of the array; None before the first use.
+        failed: why the client may not write to it, until that is told.
+    """
 
     source: Parts
     layout: Layout
     copy: Parts | None = None
     version: int = -1
+    failed: Failed | None = None
 
     def fresh(self) -> Parts:
         """The copy, as the array is now."""
@@ -87,8 +101,9 @@ class Worker:
         """Carry out one record: the answer, for those that have one, and an array that goes with it.
 
         An operation on the result of one that failed fails with the same words; so does one on an array, or
-        a view of one, that a failed operation should have written to. So does every worker, as
-        all see the same shapes; what only one can see is agreed on before it counts.
+        a view of one, that a failed operation should have written to: until the client is told, where that
+        has changed nothing, else for good. So does every worker, as all see the same shapes; what only one
+        can see is agreed on before it counts.
         """
         for number in record.get("free", ()):
             self.arrays.pop(number, None)
@@ -101,10 +116,14 @@ class Worker:
         for one in record.get("in", ()):
             found = _number(one) if isinstance(one, dict) else self.arrays[one]
             if (failed := _why_not(found)) is not None:
-                return self._failed(record, failed)
+                if record["op"] in _ANSWERS:
+                    _forgive(found)
+                return self._failed(record, replace(failed, changed_nothing=True))
             operands.append(found.fresh() if isinstance(found, Replica) else found)
+        target = operands[0].data if record["op"] in _WRITES else None
+        version = None if target is None else target.version
         try:
-            if record["op"] in _WRITES and isinstance(self.arrays[record["in"][0]], Replica):
+            if target is not None and isinstance(self.arrays[record["in"][0]], Replica):
                 raise ArgumentError(
                     f"{_name_of(record)}: a replica has the values of its original: write to that, or "
                     "to a copy of its own, x.to(md.dmath.Replicated())"
@@ -116,7 +135,9 @@ class Worker:
                     self._check_sent(record, counted.sent_bytes - before)
                 return found
         except MagmaDNNError as error:
-            failed = Failed(type(error).__name__, str(error), record.get("line", ""))
+            alike = not isinstance(error, _OF_ONE_WORKER)
+            same = alike and target is not None and target.version == version
+            failed = Failed(type(error).__name__, str(error), record.get("line", ""), same)
             return self._failed(record, failed)
         except Exception as error:  # a fault of ours: what is made of the result says so too
             text = f"{type(error).__name__}: {error}"
@@ -138,11 +159,11 @@ class Worker:
         if "out" in record:
             self.arrays[record["out"]] = failed
         elif record["op"] in _WRITES:
-            number = record["in"][0]
-            if isinstance(target := self.arrays[number], Parts):
+            target = self.arrays[record["in"][0]]
+            if isinstance(target, Parts):
                 target.data.failed = target.data.failed or failed  # of its views too
-            else:
-                self.arrays[number] = failed
+            elif isinstance(target, Replica):
+                target.failed = target.failed or failed
         return {"error": failed.json()}, None
 
     def _carried_out(
@@ -191,20 +212,30 @@ class Worker:
         return made
 
 
+_OF_ONE_WORKER = (
+    CommunicationError,
+    DeviceError,
+    OutOfMemoryError,
+)  # of which others may know nothing
 _AGREED_FROM = 1 << 28  # bytes of a part from which workers ask each other whether there was room
 
 
 def _why_not(found: Any) -> Failed | None:
     """Why an operand has no values, if it has none."""
     if isinstance(found, Replica):
-        found = found.source
-    return (
-        found.data.failed
-        if isinstance(found, Parts)
-        else found
-        if isinstance(found, Failed)
-        else None
-    )
+        return found.failed or found.source.data.failed
+    if isinstance(found, Parts):
+        return found.data.failed
+    return found if isinstance(found, Failed) else None
+
+
+def _forgive(found: Any) -> None:
+    """The client is told of a write that has changed nothing: the values from before count again."""
+    if isinstance(found, Replica):
+        found.failed, found = None, found.source
+    if isinstance(found, Parts) and found.data.failed is not None:
+        if found.data.failed.changed_nothing:
+            found.data.failed = None
 
 
 def _number(told: dict[str, Any]) -> Any:

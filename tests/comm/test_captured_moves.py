@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from magmadnn.backends.cuda.nodes.among_gpus import KINDS, Kind
 from magmadnn.comm.gpu.captured import CapturedCalls
 from magmadnn.comm.gpu.elements import DTYPES
+from magmadnn.comm.gpu.peer_sum import MOST_BYTES, PeerSum
 from magmadnn.errors import CommunicationError
 from magmadnn.graph.placing import Placement, Replicate, Shard, routed
 
@@ -106,3 +108,33 @@ def test_different_calls_are_named() -> None:
         CommunicationError, match=r"sum: .*: rank 0 5 float32 by sum; rank 1 6 float32 by sum"
     ):
         Calls(0, [["sum", 6, "float32", "float32"]]).prepare("sum", 5, "float32", "float32")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "move"])
+def test_a_graph_has_the_kernel_that_a_stream_would_get(kind: Kind) -> None:
+    """Of few elements by a kernel of this package, of many by none."""
+    made: list[Any] = []
+    sums = SimpleNamespace(
+        kernel_of=lambda *given: made.append(given) or "kernel",
+        begin=lambda stream, *given: made.append(given),
+    )
+    calls = Calls(1)
+    calls._sums = {True: cast("PeerSum", sums)}
+    library = SimpleNamespace(
+        allReduce=lambda *_: made.append("library"),
+        allGather=lambda *_: made.append("library"),
+        reduceScatter=lambda *_: made.append("library"),
+    )
+    calls._comm = SimpleNamespace(send="send", recv="recv", **vars(library))
+    for count, dtype, stored in ((6, "bfloat16", "float32"), (MOST_BYTES, "float32", "float32")):
+        asked = kind, 64, 128, count, dtype, stored
+        kernel = calls.own_kernel(*asked)
+        by_kernel, made[:] = made[:], []
+        CapturedCalls.call_on(calls, 7, *asked)
+        assert (kernel is None) == (by_kernel == [])
+        if kernel is None:
+            assert made == ["library"] or calls.noted
+        else:
+            assert made == by_kernel
+        made.clear()
+    assert calls.own_kernel(kind, 64, 128, 6, "float32", "float32") == "kernel"

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from magmadnn.comm.gpu.peer_sum import PeerSum
+from magmadnn.comm.gpu.peer_sum import PeerCall, PeerSum
 from magmadnn.comm.gpu.sum_kernel import (
     MOST_RANKS,
     NUMBERS,
@@ -149,7 +149,8 @@ def test_a_graph_gets_calls_as_kernels(images: Any) -> None:
     def run(rank: int) -> None:
         for (*dtypes, own), results in zip(kinds, found, strict=True):
             places = given[rank].data.ptr, results[rank].data.ptr
-            one = sums[rank].kernel_of(*places, count if dtypes[0] else 4 * count, *dtypes, own)
+            call = PeerCall(count if dtypes[0] else 4 * count, *dtypes, own)
+            one = sums[rank].kernel_of(*places, call)
             assert one.grid == (BLOCKS, 1, 1) and one.block == (THREADS, 1, 1)
             run_launch(one.function, one.grid, (MOST_RANKS, 1, 1), one.arguments)
 

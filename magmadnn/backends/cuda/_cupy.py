@@ -15,6 +15,7 @@ import cupy  # only where the extra cuda12 or cuda13 is installed
 import numpy as np
 from cupy.cuda import runtime
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.backends.cpu.host import Bytes
 
 from . import _driver as driver
@@ -78,7 +79,7 @@ class CupyMemory:
         return self._allocated(runtime.malloc, nbytes)
 
     def allocate_managed(self, nbytes: int) -> int:
-        if nbytes > runtime.memGetInfo()[1]:  # more than the device holds would thrash, not fail
+        if nbytes > self.total:  # more than the device holds would thrash, not fail
             raise MemoryError
         address = self._allocated(runtime.mallocManaged, nbytes)
         if self._moves:
@@ -179,6 +180,10 @@ class CupyMemory:
     def trim(self) -> None:
         with self._here():
             cupy.get_default_memory_pool().free_all_blocks()  # of what arrays of CuPy's had
+
+    @cached_property
+    def total(self) -> int:
+        return self.free_and_total()[1]
 
     def free_and_total(self) -> tuple[int | None, int]:
         with self._here():

@@ -15,6 +15,11 @@ class DeviceMemory(Protocol):
         """Such as `device 0`, for messages."""
         ...
 
+    @property
+    def total(self) -> int:
+        """All bytes of the device, which it is asked for once: some drivers take milliseconds to tell."""
+        ...
+
     def allocate(self, nbytes: int) -> int:
         """The address of a new block, holding anything. Raises MemoryError where it is full."""
         ...
@@ -71,7 +76,7 @@ class DeviceMemory(Protocol):
         ...
 
     def free_and_total(self) -> tuple[int | None, int]:
-        """Free bytes where they are known, and all bytes of the device."""
+        """Free bytes now, where they are known, and all bytes of the device."""
         ...
 
 

@@ -58,7 +58,7 @@ class SimulatedDevice:
         self.counts = Counts()
         self.managed: set[int] = set()
         self._mine: dict[int, int] = {}
-        self._space, self._capacity = space, capacity
+        self._space, self.total = space, capacity
         self._waiting: list[tuple[Callable[[], None], object]] = []
 
     @property
@@ -67,7 +67,7 @@ class SimulatedDevice:
         return sum(self._mine.values())
 
     def _check_room(self, nbytes: int) -> None:
-        if self.in_use + nbytes > self._capacity:
+        if self.in_use + nbytes > self.total:
             raise MemoryError
 
     def allocate(self, nbytes: int) -> int:
@@ -161,7 +161,7 @@ class SimulatedDevice:
 
     def free_and_total(self) -> tuple[int | None, int]:
         """Free bytes and capacity."""
-        return self._capacity - self.in_use, self._capacity
+        return self.total - self.in_use, self.total
 
 
 @contextmanager

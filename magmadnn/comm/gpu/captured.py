@@ -13,7 +13,7 @@ from magmadnn.errors import CommunicationError
 
 from .elements import DTYPES, OPS
 from .moving import Moves
-from .peer_sum import MOST_BYTES, PeerSum
+from .peer_sum import MOST_BYTES, PeerCall, PeerSum
 
 
 class CapturedCalls(ABC):
@@ -70,6 +70,17 @@ class CapturedCalls(ABC):
             return None
         is_small = count * dtype_of(dtype).itemsize <= MOST_BYTES
         return self._peer_sum(captured) if is_small or dtype != stored else None
+
+    def _own_call(
+        self, kind: Kind, count: int, dtype: str, stored: str
+    ) -> tuple[PeerSum, PeerCall] | None:
+        """What does a call within graphs in place of NCCL, and which call of it; None where NCCL does."""
+        own, to_each = self._own_sum(kind, count, dtype, stored), kind in ("scatter", "exchange")
+        if own is None:
+            return None
+        if kind in ("sum", "scatter"):
+            return own, PeerCall(count, dtype, stored, to_each)
+        return own, PeerCall(count * dtype_of(dtype).itemsize, "", "", to_each)
 
     def prepare(self, kind: Kind, count: int, dtype: str, stored: str) -> None:
         """Make a first call of so many elements: NCCL then joins the GPUs, which it cannot while captured.
@@ -144,12 +155,8 @@ class CapturedCalls(ABC):
         self, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
     ) -> OwnKernel | None:
         """The kernel that does a prepared call, None where NCCL does it; arguments as for `call_on`."""
-        own, to_each = self._own_sum(kind, count, dtype, stored), kind in ("scatter", "exchange")
-        if own is None:
-            return None
-        if kind in ("sum", "scatter"):
-            return own.kernel_of(source, result, count, dtype, stored, to_each)
-        return own.kernel_of(source, result, count * dtype_of(dtype).itemsize, "", "", to_each)
+        found = self._own_call(kind, count, dtype, stored)
+        return None if found is None else found[0].kernel_of(source, result, found[1])
 
     def call_on(
         self, stream: int, kind: Kind, source: int, result: int, count: int, dtype: str, stored: str
@@ -165,12 +172,8 @@ class CapturedCalls(ABC):
             dtype: and theirs,
             stored: and those of sums, with `kind` as given to `prepare` before.
         """
-        own, to_each = self._own_sum(kind, count, dtype, stored), kind in ("scatter", "exchange")
-        if own is not None and kind in ("sum", "scatter"):
-            own.add(stream, source, result, count, dtype, stored, to_each)
-            return
-        if own is not None:
-            own.give(stream, source, result, count * dtype_of(dtype).itemsize, to_each)
+        if (found := self._own_call(kind, count, dtype, stored)) is not None:
+            found[0].begin(stream, source, result, found[1])
             return
         element = DTYPES[dtype]
         if kind == "sum":

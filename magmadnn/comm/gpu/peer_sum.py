@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,22 @@ MOST_BYTES: Final = 8 << 20  # of a call that is quicker than NCCL's
 # Up to so many bytes, or ranks, each sends all it has: one meeting, of two ranks without more bytes.
 _FEW_BYTES: Final = 256 << 10
 _FEW_RANKS: Final = 2
+
+
+class PeerCall(NamedTuple):
+    """What all ranks do in one call, whatever the addresses.
+
+    Attributes:
+        items: elements that each gets; without dtypes bytes that it gets of each.
+        dtype: of elements, "" where bytes are given,
+        stored: and of sums.
+        own: whether each rank gets others.
+    """
+
+    items: int
+    dtype: str
+    stored: str
+    own: bool
 
 
 class PeerSum:
@@ -107,7 +123,7 @@ class PeerSum:
             stored: of sums; None for `dtype`.
             own: whether each rank gets a sum of its own: `source` has `count` elements for each in turn.
         """
-        self._begin(stream, source, result, self._call_of(count, dtype, stored or dtype, own))
+        self.begin(stream, source, result, PeerCall(count, dtype, stored or dtype, own))
 
     def give(self, stream: int, source: int, result: int, nbytes: int, own: bool) -> None:
         """Give a stream, which may be captured, a call by which each rank gets bytes of all others.
@@ -119,19 +135,18 @@ class PeerSum:
             nbytes: that a rank gets of each.
             own: whether each gets others.
         """
-        self._begin(stream, source, result, self._call_of(nbytes, "", "", own))
+        self.begin(stream, source, result, PeerCall(nbytes, "", "", own))
 
-    def kernel_of(
-        self, source: int, result: int, count: int, dtype: str, stored: str, own: bool
-    ) -> OwnKernel:
-        """The launch that `add`, or without dtypes `give`, begins."""
-        kernel, words = self._call_of(count, dtype, stored, own)
+    def kernel_of(self, source: int, result: int, call: PeerCall) -> OwnKernel:
+        """The launch that `begin` makes."""
+        kernel, words = self._call_of(*call)
         numbers = source, result, *(int(word) for word in words)
         grid, block = (self._blocks, 1, 1), (THREADS, 1, 1)
         return OwnKernel(kernel.kernel.ptr, grid, block, numbers)
 
-    def _begin(self, stream: int, source: int, result: int, call: Any) -> None:
-        kernel, words = call
+    def begin(self, stream: int, source: int, result: int, call: PeerCall) -> None:
+        """Give a stream, which may be captured, a call; addresses as for `add` and `give`."""
+        kernel, words = self._call_of(*call)
         words = (np.uint64(source), np.uint64(result), *words)
         on = SimpleNamespace(ptr=stream)  # all that CuPy asks of a stream
         kernel((self._blocks,), (THREADS,), words, stream=on)

@@ -35,11 +35,20 @@ def accumulated(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 @dataclass
 class Failed:
-    """Why an array has no values: an operation that made it, or wrote to it, failed."""
+    """Why an array has no values: an operation that made it, or wrote to it, failed.
+
+    Attributes:
+        kind: of the error: its class.
+        text: what it says.
+        line: of the user's code.
+        changed_nothing: whether the values from before a write are all there, on all workers: once the client
+            has been told, they count.
+    """
 
     kind: str
     text: str
     line: str
+    changed_nothing: bool = False
 
     def json(self) -> dict[str, str]:
         """For the client."""
@@ -51,11 +60,12 @@ class Data:
     """What an array and its views have in common.
 
     Attributes:
-        version: goes up with each write, so that copies that were kept can tell whether they are still right.
+        version: goes up with each write, before its first element, so that copies that were kept can tell
+            whether they are still right, and one that is refused whether it has changed anything.
         number: tells arrays apart.
         shared: blocks of each worker by number, as `Peers.share` gave them, by view and layout.
         places: where these lie, as a value.
-        failed: why a write went wrong: what is there now is neither the old values nor the new ones.
+        failed: why a write went wrong: what is there now are not the values that its user expects.
     """
 
     version: int = 0

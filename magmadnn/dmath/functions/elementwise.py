@@ -180,6 +180,8 @@ def apply(
     if name == "pow" and dtype.kind in "iu":
         _check_exponents(operands[1])
     made: dict[int, Any] = {}
+    if out is not None:
+        out.data.version += 1
     for block in layout.held[team.rank]:
         local = [_block(x, layout, block) if isinstance(x, Parts) else x for x in aligned]
         with np.errstate(all="ignore"):
@@ -191,10 +193,7 @@ def apply(
             made[block] = value.copy() if any(value is x for x in local) else value
         else:
             out.blocks[block][...] = value
-    if out is not None:
-        out.data.version += 1
-        return out
-    return Parts(team, layout, dtype, made)
+    return Parts(team, layout, dtype, made) if out is None else out
 
 
 def _check_exponents(exponents: Any) -> None:

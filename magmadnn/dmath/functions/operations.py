@@ -40,7 +40,6 @@ def _assign(x: Parts, value: Any, key: list[Any]) -> None:
         # What is written may be another view of the same array.
         value = remap(value, elementwise.induced(part.layout, value.shape))
     _copied_to(value, part) if isinstance(value, Parts) else _fill(part, value)
-    x.data.version += 1
 
 
 def _copied_to(value: Parts, goal: Parts) -> None:
@@ -54,6 +53,7 @@ def _copied_to(value: Parts, goal: Parts) -> None:
 
 
 def _fill(x: Parts, value: Any) -> None:
+    x.data.version += 1
     for block in x.blocks.values():
         block[...] = value
 

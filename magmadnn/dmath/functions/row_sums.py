@@ -44,13 +44,13 @@ def add_sums(v: Parts, x: Parts, axis: int, alpha: float, beta: float) -> None:
         found = {n: whole[within(v.layout.boxes[n], everywhere)] for n in v.blocks}
     else:
         found = remap(Parts(team, lies, dtype, sums), v.layout, share=True).blocks
+    v.data.version += 1
     for number, block in v.blocks.items():
         scaled = found[number] * dtype.type(alpha) if dtype.kind in "fc" else found[number] * alpha
         if beta:  # halves are rounded once
             wide = block.astype(np.result_type(block.dtype, dtype), copy=False)
             scaled = scaled + wide * beta
         block[...] = scaled
-    v.data.version += 1
 
 
 def by_all_reduce(lies: Layout, target: Layout, itemsize: int) -> bool:

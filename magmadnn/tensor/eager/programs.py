@@ -330,7 +330,7 @@ class Programs:
 
 def most_bytes(device: int) -> int:
     """Memory of a device that all programs together keep for their next calls."""
-    return device_memory(device).free_and_total()[1] // SHARE
+    return device_memory(device).total // SHARE
 
 
 def _is_as_known(fed: Sequence[Given], known: Known) -> bool:

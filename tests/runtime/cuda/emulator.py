@@ -87,7 +87,7 @@ class HostMemory:
 
     def __init__(self, capacity: int, engine: Emulator | None = None) -> None:
         self._blocks: dict[int, np.ndarray] = {}
-        self._capacity, self._engine = capacity, engine or _engine()
+        self.total, self._engine = capacity, engine or _engine()
         self._thread = threading.local()
         self._begun: list[tuple[int, int, int, object]] = []  # copies in the background
         self._pinned: list[np.ndarray] = []  # as long as something may be copied from it
@@ -95,7 +95,7 @@ class HostMemory:
         self._starts: list[int] = []  # their addresses in order
 
     def allocate(self, nbytes: int) -> int:
-        if sum(block.size for block in self._blocks.values()) + nbytes > self._capacity:
+        if sum(block.size for block in self._blocks.values()) + nbytes > self.total:
             raise MemoryError
         raw = np.full(nbytes + 512, _NEW, np.uint8)
         address = raw.ctypes.data + (-raw.ctypes.data) % 256
@@ -195,7 +195,7 @@ class HostMemory:
         """Nobody keeps any that is not used."""
 
     def free_and_total(self) -> tuple[int | None, int]:
-        return None, self._capacity
+        return None, self.total
 
 
 class EmulatedGraph:

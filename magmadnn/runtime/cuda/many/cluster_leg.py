@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.backends.cuda import device_memory
 from magmadnn.backends.cuda.engine import KernelNode
 from magmadnn.compiler.cuda.clusters.dense_chain import BLOCKS
@@ -82,7 +81,7 @@ class ClusterLeg:
     def _round(self, kernel: WarpgroupKernel, rows: int) -> None:
         """Make a rounded copy of the features where there is room; if not, the kernel rounds batches."""
         count = rows * self._chain.width
-        if 4 * count > _ROUNDED_SHARE * self._total:
+        if 4 * count > _ROUNDED_SHARE * device_memory(self._device).total:
             return
         try:
             place = self._buffers["x"].of(4 * count)
@@ -136,11 +135,6 @@ class ClusterLeg:
         for array, place in zip(made, places, strict=True):
             memory.copy_to_host(array.reshape(-1).view(np.uint8), place)
         return made
-
-    @cached_property
-    def _total(self) -> int:
-        """Bytes of the device; some drivers take milliseconds to tell."""
-        return device_memory(self._device).free_and_total()[1]
 
     def _at_once(self, function: Any) -> int:
         """How many models the device runs at the same time."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.backends.cuda import device_memory
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.op import Array
@@ -79,16 +78,11 @@ class StackedGroup:
         What the call used itself stays for the next one, if it is little.
         """
         used, self._is_used, self._whole = self._is_used, False, 0
-        if used and self.nbytes <= _KEPT_SHARE * self._total:
+        if used and self.nbytes <= _KEPT_SHARE * device_memory(self._device).total:
             return
         for stack in self._stacks.values():
             stack.let_go()
         self._orders = [Buffer(self._device) for _ in self._wanted]
-
-    @cached_property
-    def _total(self) -> int:
-        """Bytes of the device; some drivers take milliseconds to tell."""
-        return device_memory(self._device).free_and_total()[1]
 
     # --- stacks -----------------------------------------------------------------------------------
 
@@ -117,7 +111,7 @@ class StackedGroup:
         """How many models have room in one program."""
         room = self._room
         if room is None:
-            room = int(_SHARE * self._total)
+            room = int(_SHARE * device_memory(self._device).total)
         return max(room // self._each, 1)
 
     def _run_stack(self, size: int, pieces: Sequence[Piece], numbers: Sequence[int]) -> None:
