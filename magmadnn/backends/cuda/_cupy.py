@@ -191,12 +191,6 @@ class CupyMemory:
         return int(free), int(total)
 
 
-def numbers_at(address: int, count: int, dtype: type[np.generic]) -> cupy.ndarray:
-    """Integers of 64 bits at an address, as CuPy sees them."""
-    memory = cupy.cuda.UnownedMemory(address, 8 * count, None)
-    return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))
-
-
 def seen_at(array: DeviceArray) -> cupy.ndarray:
     """An array of any layout, as CuPy sees it."""
     memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(array.address, 0, None), 0)

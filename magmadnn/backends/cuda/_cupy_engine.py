@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 import cupy  # only where the extra cuda12 or cuda13 is installed
 import numpy as np
 from cupy.cuda import cublas, nvrtc, runtime
+from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import DeviceError
@@ -20,7 +22,7 @@ from . import _driver as driver
 from ._cublaslt import Products
 from ._cudnn import Convolutions
 from ._cudnn_library import find_cudnn
-from ._cupy import CudaEvent, numbers_at, seen_at
+from ._cupy import CudaEvent, seen_at
 from ._replay import CudaReplay
 from .called import Called, CalledAlone
 from .engine import (
@@ -148,6 +150,7 @@ class CudaEngine(CudaLane):
         compiler = ".".join(map(str, nvrtc.getVersion()))
         self.versions: tuple[str, ...] = (f"sm_{self.capability}", f"nvrtc {compiler}")
         self._wait = driver.wait_for(self.stream)
+        self._sorting = threading.Lock()
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         program = nvrtc.createProgram(text, "magmadnn.cu", (), ())
@@ -209,10 +212,22 @@ class CudaEngine(CudaLane):
             raise call.held.error
         driver.fail(call.name, status)
 
-    def argsort(self, keys: int, count: int, order: int) -> None:
-        with self.here(), cupy.cuda.Stream.null:  # which is in one order with ours
-            found = cupy.argsort(numbers_at(keys, count, np.uint64), kind="stable")
-            numbers_at(order, count, np.int64)[...] = found
+    def argsort(self, count: int, draw: Callable[[int], KernelNode]) -> NDArray[np.int64]:
+        # By one thread at a time on one stream, whose memory CuPy keeps for the next: what is launched on
+        # the engine's own stream neither waits for this nor this for it.
+        with self._sorting, self.here(), self._beside:
+            keys = cupy.empty(count, np.uint64)
+            node = draw(int(keys.data.ptr))
+            driver.launch_kernel(
+                self._beside.ptr, node.function, node.grid, node.block, node.shared_bytes,
+                node.arguments,
+            )  # fmt: skip
+            found: NDArray[np.int64] = cupy.argsort(keys, kind="stable").get(stream=self._beside)
+            return found
+
+    @cached_property
+    def _beside(self) -> Any:
+        return cupy.cuda.Stream(non_blocking=True)
 
     def prepare(self) -> None:
         with cupy.cuda.Device(self._device):

@@ -423,13 +423,17 @@ class Engine(Protocol):
         """What is launched from now on waits for that number, or a later one, at addresses of the device."""
         ...
 
-    def argsort(self, keys: int, count: int, order: int) -> None:
-        """Begin to find the order that sorts `count` unsigned integers of 64 bits; equal ones keep theirs.
+    def argsort(self, count: int, draw: Callable[[int], KernelNode]) -> NDArray[np.int64]:
+        """The order that sorts `count` unsigned integers of 64 bits; equal ones keep theirs.
+
+        It is found beside all that is launched, in no order with it; any thread may ask.
 
         Args:
-            keys: their address.
             count: how many.
-            order: address of the result, as signed integers of 64 bits.
+            draw: the launch that makes them at an address.
+
+        Raises:
+            MemoryError: if there is no room for them.
         """
         ...
 

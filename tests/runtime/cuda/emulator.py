@@ -625,13 +625,12 @@ class Emulator:
         other.enter = other.called("enter", lambda: None)
         return other
 
-    def argsort(self, keys: int, count: int, order: int) -> None:
-        self.wait()
-        raw = (ctypes.c_uint64 * count).from_address(keys)
-        result = (ctypes.c_int64 * count).from_address(order)
-        np.frombuffer(result, np.int64)[:] = np.argsort(
-            np.frombuffer(raw, np.uint64), kind="stable"
-        )
+    def argsort(self, count: int, draw: Callable[[int], KernelNode]) -> np.ndarray:
+        """At once, whatever else was launched."""
+        keys = np.zeros(count, np.uint64)
+        with self.lock:
+            self.run(draw(keys.ctypes.data))
+        return np.argsort(keys, kind="stable")
 
     def prepare(self) -> None:
         """There is nothing to load."""

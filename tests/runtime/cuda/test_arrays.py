@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from magmadnn.backends.cuda import device_engine
 from magmadnn.data import order
 from magmadnn.ops import philox
 from magmadnn.runtime.cuda.data import arrays
 from tests.runtime.cuda.devices import DEVICES, on
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 SIZES = {"emulated": (1, 2, 5, 1000, 1001), "gpu": (1, 2, 5, 60_001, 1_000_003)}
 SEEDS = (0, 7, 2**63 + 11)
@@ -25,6 +27,20 @@ def test_permutations_are_those_of_the_processor(device: str) -> None:
                 found = arrays.permutation(count, seed, stream, 0)
                 np.testing.assert_array_equal(found, philox.permutation(count, seed, stream))
         np.testing.assert_array_equal(order(1000, 5, 2, 0), order(1000, 5, 2))
+
+
+@needs_compiler
+def test_orders_are_drawn_beside_what_is_launched() -> None:
+    """Steps that are on their way neither wait for that nor hold it up."""
+    done: list[int] = []
+    with emulated_device():
+        engine: Any = device_engine(0)
+        engine.later(lambda: done.append(1))
+        found = arrays.permutation(1000, 5, 2, 0)
+        assert not done
+        engine.wait()
+    assert done
+    np.testing.assert_array_equal(found, philox.permutation(1000, 5, 2))
 
 
 def test_where_a_device_has_no_room_to_sort_the_processor_does(

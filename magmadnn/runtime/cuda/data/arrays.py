@@ -109,12 +109,8 @@ def converted(array: OnDevice, dtype: np.dtype[Any]) -> OnDevice:
 
 def permutation(count: int, seed: int, stream: int, device: int) -> NDArray[np.int64]:
     """`ops.philox.permutation`, drawn and sorted by the device: the same numbers."""
-    keys, order = Block(8 * count, device), Block(8 * count, device)
-    begin(device, draw_keys(count, keys.address, stream, seed))
-    device_engine(device).argsort(keys.address, count, order.address)
-    found = np.empty(count, np.int64)
-    device_memory(device).copy_to_host(found.view(np.uint8), order.address)
-    return found
+    engine = device_engine(device)
+    return engine.argsort(count, lambda at: node_of(engine, draw_keys(count, at, stream, seed)))
 
 
 def _fetched(
