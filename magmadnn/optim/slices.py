@@ -98,15 +98,27 @@ class StepSlices:
             return self._slices.run(order, self._inside(self._values(count)), follows)
         return self._slices.run(order, self._inside(self._values(count)))
 
-    def launch(self, order: Array, count: int) -> PendingSlice | None:
-        """Begin with such batches on a device, also while those before are on their way; or None.
+    def can_launch(self) -> bool:
+        """Whether batches can begin on a device while those before are on their way, for which room is made.
 
-        `finish` then gives what `run` would. None where settings are not fixed, since they depend on the
-        count of steps, where there is no room, or too many are on their way, and on the processor.
+        Not where settings are not fixed, since they depend on the count of steps, where there is no room, or
+        too many are on their way, and not on the processor.
         """
         fixed = self._settings.fixed and self._step.accumulation is None
         if isinstance(self._slices, BoundSlices) or not fixed or not self._slices.can_launch:
-            return None
+            return False
+        try:
+            self._slices.free_side()
+        except OutOfMemoryError:
+            return False
+        return True
+
+    def launch(self, order: Array, count: int) -> PendingSlice | None:
+        """Begin with such batches on a device, where `can_launch`; None if there is no room after all.
+
+        `finish` then gives what `run` would.
+        """
+        assert not isinstance(self._slices, BoundSlices)
         try:
             return self._slices.launch(order, self._inside(self._values(count)))
         except OutOfMemoryError:

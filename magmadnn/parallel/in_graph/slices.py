@@ -11,6 +11,7 @@ from magmadnn.comm import Communicator
 from magmadnn.comm.communicator import Wire
 from magmadnn.comm.gpu.meeting import gpus_of, meet
 from magmadnn.comm.groups import bound
+from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.optim import StepSlices
@@ -112,9 +113,19 @@ class RanksSlices(StepSlices):
             return self._all(super().run(self._own(order, count), count, follows))
 
     def launch(self, order: Array, count: int) -> PendingSlice | None:
-        """Begin with such batches on a device; see `StepSlices.launch`."""
+        """Begin with such batches on a device, all ranks together; see `StepSlices.launch`.
+
+        Raises:
+            OutOfMemoryError: if there is no room on this rank, since others have begun.
+        """
         with bound({GROUP: self._comm}):
-            return super().launch(self._own(order, count), count)
+            found = super().launch(self._own(order, count), count)
+        if found is None and self._comm.size > 1:
+            raise OutOfMemoryError(
+                f"fit: no room on rank {self._comm.rank} for what steps need while others are on their "
+                "way: lower the batch size"
+            )
+        return found
 
     def finish(self, flight: PendingSlice) -> list[Array] | None:
         """What `run` gives."""

@@ -16,7 +16,7 @@ from magmadnn.parallel.way import even_rows
 from magmadnn.runtime import Executable
 
 if TYPE_CHECKING:
-    from magmadnn.runtime.cuda.data.pending import PendingSlice
+    pass
 
 
 class StepOfParts(Protocol):
@@ -78,9 +78,9 @@ class PlacedSlices(StepSlices):
         with bound(step.communicator):
             return super().run(self._own(order, count), count, follows)
 
-    def launch(self, order: Array, count: int) -> PendingSlice | None:
-        """None: parts may be brought together before the next batches."""
-        return None
+    def can_launch(self) -> bool:
+        """False: parts may be brought together before the next batches."""
+        return False
 
     def _own(self, order: Array, count: int) -> Array:
         """This rank's rows of whole batches."""

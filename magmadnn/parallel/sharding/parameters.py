@@ -59,8 +59,9 @@ class PiecesSlices(RanksSlices):
         step.take_pieces()
         return super().run(order, count, follows)
 
-    def launch(self, order: Array, count: int) -> None:
-        """None: pieces may be brought together before the next batches."""
+    def can_launch(self) -> bool:
+        """False: pieces may be brought together before the next batches."""
+        return False
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan of a step."""

@@ -323,7 +323,7 @@ class Fit:
             self._next = self._behind(now, slices, take)
             self.tell_place()
             piece, found = now.piece, now.found(follows)
-            follows = found is not None and self._is_left_alone
+            follows = found is not None and agreement().is_alone and self._is_left_alone
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
                 run_batches(self, piece.each(), started)
                 continue
@@ -371,7 +371,7 @@ class Fit:
         A ring fills the places of batches that are done.
         """
         aside = all(callback.is_aside for callback in self.callbacks)
-        return aside and not self.source.streams and agreement().is_alone
+        return agreement().all(aside and not self.source.streams, "nobody looks between chunks")
 
     def _taken_of_next_epoch(self, slices: StepSlices) -> PendingChunk | None:
         """The first batches of the next epoch, if nothing is read from the device between the two."""

@@ -54,7 +54,6 @@ class OwnRows:
         digest: of all whole batches that this rank has made itself.
     """
 
-    streams = True
     ring_bytes: int | None = None
 
     def __init__(self, source: Source, own: Callable[[int], slice]) -> None:
@@ -64,6 +63,18 @@ class OwnRows:
         self._gathered: GatheredRows | None = None
         self._nothing: Batch | None = None
         self.sample, self.rows = source.sample, source.rows
+
+    @property
+    def _in_memory(self) -> ArraySource | None:
+        """The source, where its arrays lie in memory as a whole."""
+        source = self._source
+        return source if type(source) is ArraySource and source.in_memory else None
+
+    @property
+    def streams(self) -> bool:
+        """See `Source`."""
+        source = self._in_memory
+        return source is None or source.streams
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch, if known."""
@@ -139,16 +150,16 @@ class OwnRows:
 
     def data(self, batch_size: int, room: Room | None) -> tuple[BatchArrays, int] | None:
         """The arrays of whole batches, where they lie in memory."""
-        source = self._source
-        if type(source) is not ArraySource or not source.in_memory:
+        source = self._in_memory
+        if source is None:
             return None
         found = source.data(batch_size, room)
         return None if source.streams or source.ring_bytes is not None else found
 
     def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
         """Whole batches of an epoch; one by one they are this rank's rows."""
-        source = self._source
-        if type(source) is not ArraySource or not source.in_memory:
+        source = self._in_memory
+        if source is None:
             return None
         take = source.taking(number, batch_size, start)
         if take is None:

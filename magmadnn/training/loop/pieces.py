@@ -22,6 +22,7 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
+from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.cpu.row_copies import RowCopies
 from magmadnn.training.objective.objective import Objective
 
@@ -101,9 +102,14 @@ class PendingChunk:
         self._flight: PendingSlice | None = None
 
     def launch(self) -> bool:
-        """Begin, where what is in front need not be done for that; whether it has begun."""
+        """Begin, where what is in front need not be done for that; whether it has begun.
+
+        On all ranks or on none: what one alone had begun would wait on its GPU for the others.
+        """
         if self.piece.rows is not None and not self._is_on_its_way:
-            self._flight = self._slices.launch(self.piece.rows, self.piece.count)
+            can = self._slices.can_launch()
+            if agreement().all(can, "a chunk can begin while another is on its way"):
+                self._flight = self._slices.launch(self.piece.rows, self.piece.count)
         return self._is_on_its_way
 
     @property

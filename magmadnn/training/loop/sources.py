@@ -63,8 +63,12 @@ class Source(Protocol):
 
     sample: Batch  # for shapes and dtypes of targets
     rows: int | None  # samples of an epoch, if known
-    streams: bool  # whether rows of `data` hold something only once that was told
     ring_bytes: int | None  # of a ring on the device that rows of `data` pass through
+
+    @property
+    def streams(self) -> bool:
+        """Whether rows of `data` hold something only once that was told."""
+        ...
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch, if known."""
@@ -162,10 +166,10 @@ class ArraySource:
         rows, seed = self.rows or 0, self.seed
         if seed is None:
             return self._chosen_of(np.arange(rows))
-        known, self._next = self._next, None
-        draw = partial(order_of, rows, seed, device=self._device)
-        now = known[1].result() if known and known[0] == number else draw(number)
-        if rows >= _LEAST_AHEAD and (rows, seed, number + 1) not in _orders:
+        begun, draw = self._next, partial(order_of, rows, seed, device=self._device)
+        now = begun[1].result() if begun and begun[0] == number else draw(number)
+        is_known = (rows, seed, number + 1) in _orders or (begun and begun[0] == number + 1)
+        if rows >= _LEAST_AHEAD and not is_known:
             self._next = (number + 1, ahead(draw, number + 1))
         return self._chosen_of(now)
 

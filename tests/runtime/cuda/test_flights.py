@@ -229,11 +229,11 @@ def test_without_room_for_two_they_run_one_after_the_other(
             raise OutOfMemoryError("full")
         return kept(self)
 
-    kept = CudaSlices._free_side
+    kept = CudaSlices.free_side
     with on("emulated"):
         model, other = (network(SIZES, md.optim.SGD(0.1), device="cuda") for _ in range(2))
         other.fit(x, y, batch_size=BATCH, epochs=2, verbose=0)
-        monkeypatch.setattr(CudaSlices, "_free_side", full)
+        monkeypatch.setattr(CudaSlices, "free_side", full)
         model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0)
         assert distance(model, other) == 0
 

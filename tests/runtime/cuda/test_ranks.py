@@ -125,6 +125,14 @@ def counted(run):
     return again
 
 
+def begun(launch):
+    def again(self, order, count):
+        counts.append(count)
+        return launch(self, order, count)
+
+    return again
+
+
 def fit(device, way):
     layers = [md.layers.Input((5,)), md.layers.Dense(8, activation="tanh"), md.layers.Dense(4)]
     model = md.Model(
@@ -162,6 +170,7 @@ alone = fit("cpu", False)
 if not real:
     slices.meet = placed_step.meet = pieces.meet = meet
 slices.RanksSlices.run = counted(slices.RanksSlices.run)
+slices.RanksSlices.launch = begun(slices.RanksSlices.launch)
 placed.PlacedSlices.run = counted(placed.PlacedSlices.run)
 launches.calls_of = calls_of
 with nullcontext() if real else emulated_device():
@@ -201,6 +210,97 @@ told = comm.exchange([alone, found])
 if comm.rank == 0:
     print(json.dumps(told))
 """
+
+
+# slices of two batches, of which each begins before the one in front was looked at
+AHEAD = """
+from magmadnn.optim import StepSlices
+from magmadnn.errors import NumericError
+from magmadnn.runtime.cuda.running.sliced.slices import CudaSlices
+from magmadnn.training.loop import fit as loop, pieces as chunks
+
+kinds, dtypes, events = set(), set(), []
+slices.meet = placed_step.meet = pieces.meet = meet
+StepSlices.longest, loop._SLICE_SECONDS = 2, 1e6
+for name in ("launch", "finish", "_go_back"):
+    def told(self, *given, name=name, kept=getattr(CudaSlices, name)):
+        events.append(name)
+        return kept(self, *given)
+
+    setattr(CudaSlices, name, told)
+if ROOM == "one" and comm.rank:
+    known = CudaSlices.free_side
+
+    def full(self):
+        if self._flights:
+            raise md.errors.OutOfMemoryError("full")
+        return known(self)
+
+    CudaSlices.free_side = full
+
+
+def fit(ahead=True, rate=0.01, **more):
+    layers = [md.layers.Input((5,)), md.layers.Dense(8, activation="tanh"), md.layers.Dense(4)]
+    model = md.Model(
+        layers, loss="mse", optimizer=md.optim.SGD(rate), precision="float64", device="cuda", seed=1
+    )
+    known = chunks.PendingChunk.launch
+    if not ahead:
+        chunks.PendingChunk.launch = lambda chunk: False
+    events.clear()
+    more["parallel"] = WAYS[WAY]()
+    try:
+        model.fit(x[:64], np.eye(4)[y[:64]], batch_size=8, epochs=3, verbose=False, **more)
+        said = "nothing"
+    except NumericError as error:
+        said = str(error)
+    chunks.PendingChunk.launch = known
+    return said, [v.tolist() for _, v in sorted(model.values().items())], list(events)
+
+
+class Looks(md.callbacks.Callback):
+    def on_epoch_end(self, fit):
+        pass
+
+
+WAYS = {
+    "data": md.parallel.DataParallel,
+    "moments": lambda: md.parallel.DataParallel(shard="optimiser"),
+    "parameters": lambda: md.parallel.DataParallel(shard="parameters"),
+    "model": md.parallel.ModelParallel,
+}
+looks = [Looks()] if comm.rank == 0 else []
+with emulated_device():
+    told = [fit(), fit(False), *(fit(a, 1e60) for a in (True, False)), fit(callbacks=looks)]
+if comm.rank == 0:
+    print(json.dumps(told))
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("way", "room", "most", "ends"),
+    [("data", "two", 2, 1), ("data", "one", 1, 12),
+     *(pytest.param(way, "two", 1, 12, marks=pytest.mark.long)
+       for way in ("moments", "parameters", "model"))],
+)  # fmt: skip
+def test_ranks_begin_before_the_results_of_steps_in_front_are_there(
+    way: str, room: str, most: int, ends: int, tmp_path: Path
+) -> None:
+    """Also across epochs; on no rank if one has no room, or looks, and not where each has parts."""
+    pytest.importorskip("mpi4py")
+    head = f"DEVICE, WAY, APART, ROOM = 'emulated', {way!r}, False, {room!r}\n"
+    text = head + SCRIPT[: SCRIPT.index("items, kinds")] + AHEAD
+    code, out, errors, _ = launched(tmp_path, 2, text, "")
+    assert code == 0, errors
+    ahead, plain, bad, plain_bad, looked_at = json.loads(out.splitlines()[-1])
+    for one, other in ((ahead, plain), (bad, plain_bad), (looked_at, plain)):
+        assert one[:2] == other[:2]
+    assert "infinity" in bad[0] and ahead[0] == "nothing"
+    for found, flying, waited in ((ahead, most, ends), (plain, 1, 12), (looked_at, 1, 12)):
+        events = [event for event in found[2] if event != "_go_back"]
+        now = np.cumsum([{"launch": 1, "finish": -1}[event] for event in events])
+        assert (now.max(), (now == 0).sum(), events.count("launch")) == (flying, waited, 12)
 
 
 KINDS = {

@@ -310,7 +310,7 @@ class CudaSlices:
             OutOfMemoryError: if there is no room for what two have beside each other; nothing is begun.
         """
         assert self.can_launch
-        side, started = self._free_side(), time.perf_counter()
+        side, started = self.free_side(), time.perf_counter()
         if not isinstance(order, OnDevice):
             order = order.astype(np.int64, copy=False)
         settings = {node: np.asarray(settings[node], np.float64) for node in self._settings}
@@ -352,8 +352,8 @@ class CudaSlices:
             self._go_back(self._flights[1].side)
         self._flights.clear()
 
-    def _free_side(self) -> BufferSlot:
-        """What the next slice has for itself."""
+    def free_side(self) -> BufferSlot:
+        """What the next slice has for itself; raises OutOfMemoryError."""
         number = 1 - self._flights[-1].side.number if self._flights else 0
         if number == len(self._sides):
             self._sides.append(BufferSlot(number, self._targets, self._layouts[0].device))
