@@ -98,6 +98,11 @@ class StepSlices:
             return self._slices.run(order, self._inside(self._values(count)), follows)
         return self._slices.run(order, self._inside(self._values(count)))
 
+    @property
+    def launches_ahead(self) -> bool:
+        """Whether batches may begin while those before are on their way, on all ranks alike: on devices."""
+        return not isinstance(self._slices, BoundSlices)
+
     def can_launch(self) -> bool:
         """Whether batches can begin on a device while those before are on their way, for which room is made.
 

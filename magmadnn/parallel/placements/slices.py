@@ -78,7 +78,8 @@ class PlacedSlices(StepSlices):
         with bound(step.communicator):
             return super().run(self._own(order, count), count, follows)
 
-    def can_launch(self) -> bool:
+    @property
+    def launches_ahead(self) -> bool:
         """False: parts may be brought together before the next batches."""
         return False
 

@@ -59,7 +59,8 @@ class PiecesSlices(RanksSlices):
         step.take_pieces()
         return super().run(order, count, follows)
 
-    def can_launch(self) -> bool:
+    @property
+    def launches_ahead(self) -> bool:
         """False: pieces may be brought together before the next batches."""
         return False
 

@@ -357,7 +357,7 @@ class Fit:
         self, now: PendingChunk, slices: StepSlices, take: ChunkIterator
     ) -> PendingChunk | None:
         """What comes next, on its way already; None where somebody may look at what these batches leave."""
-        if not self._is_left_alone or not now.launch():
+        if not slices.launches_ahead or not self._is_left_alone or not now.launch():
             return None
         behind = self._taken(slices, take) or self._taken_of_next_epoch(slices)
         if behind is not None:
