@@ -29,7 +29,7 @@ from magmadnn.training.objective.heads import Head, Key, as_metrics, output_name
 from magmadnn.training.objective.objective import Objective
 from magmadnn.workers.client import ENTERED
 
-from .checks import chained, check_assigned, check_model
+from .checks import CHOSEN, chained, check_assigned, check_model
 from .classes import by_loss, class_numbers, probabilities
 from .fitting import LastFit, array_source, evaluated, stream_of, training_of, way_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
@@ -139,7 +139,8 @@ class Model(Pictured, ModelParts, TakesRawData):
         check_model(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_assigned(self, name)
+        if name in CHOSEN or name not in vars(self):  # most are there: nothing to look at
+            check_assigned(self, name)
         object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
