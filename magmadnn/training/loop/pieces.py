@@ -135,15 +135,31 @@ class PendingChunk:
 
 
 class InMemory:
-    """Takes batches of arrays in memory."""
+    """Takes batches of arrays in memory.
+
+    Args:
+        arrays: inputs, targets and weights of all rows.
+        order: of the rows.
+        batch_size: rows of a batch.
+        start: the first batch that is taken.
+        behind: called when batches are asked for once more, after the first have been sent.
+    """
 
     def __init__(
-        self, arrays: BatchArrays, order: NDArray[np.int64], batch_size: int, start: int
+        self,
+        arrays: BatchArrays,
+        order: NDArray[np.int64],
+        batch_size: int,
+        start: int,
+        behind: Callable[[], object] | None = None,
     ) -> None:
         self._arrays, self._order, self._size, self._next = arrays, order, batch_size, start
+        self._first, self._behind = start, behind
 
     def __call__(self, most: int) -> Chunk | None:
         """Up to `most` batches; None at the end."""
+        if self._behind is not None and self._next > self._first:
+            self._behind()
         size, left = self._size, len(self._order) - self._next * self._size
         if left <= 0:
             return None

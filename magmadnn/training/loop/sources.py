@@ -163,15 +163,27 @@ class ArraySource:
 
     def order(self, number: int) -> NDArray[np.int64]:
         """The order of the rows in an epoch. A thread begins with the next one's meanwhile, if it is long."""
+        found = self._order(number)
+        self._begin(number + 1)
+        return found
+
+    def _order(self, number: int) -> NDArray[np.int64]:
+        """The order of the rows in an epoch; what a thread has begun is waited for."""
         rows, seed = self.rows or 0, self.seed
         if seed is None:
             return self._chosen_of(np.arange(rows))
-        begun, draw = self._next, partial(order_of, rows, seed, device=self._device)
-        now = begun[1].result() if begun and begun[0] == number else draw(number)
-        is_known = (rows, seed, number + 1) in _orders or (begun and begun[0] == number + 1)
-        if rows >= _LEAST_AHEAD and not is_known:
-            self._next = (number + 1, ahead(draw, number + 1))
-        return self._chosen_of(now)
+        begun = self._next
+        if begun and begun[0] == number:
+            return self._chosen_of(begun[1].result())
+        return self._chosen_of(order_of(rows, seed, number, device=self._device))
+
+    def _begin(self, number: int) -> None:
+        """Let a thread begin with the order of an epoch, if it is long and not known."""
+        rows, seed = self.rows or 0, self.seed
+        if seed is None or rows < _LEAST_AHEAD or (rows, seed, number) in _orders:
+            return
+        if self._next is None or self._next[0] != number:
+            self._next = (number, ahead(partial(order_of, device=self._device), rows, seed, number))
 
     def orders(self, first: int, epochs: int) -> NDArray[np.int64]:
         """The orders of some epochs that follow each other, [epochs, rows], for the processor."""
@@ -242,7 +254,11 @@ class ArraySource:
         """The batches of an epoch; None where they go through a ring."""
         if batch_size in self._rings:
             return None
-        return InMemory(self.arrays, self.order(number), batch_size, start)
+        if self._device is None:
+            return InMemory(self.arrays, self.order(number), batch_size, start)
+        # the thread would take time from the one that sends a GPU its first steps
+        begin = partial(self._begin, number + 1)
+        return InMemory(self.arrays, self._order(number), batch_size, start, begin)
 
     @contextmanager
     def pieces(
