@@ -163,11 +163,11 @@ class ArraySource:
 
     def order(self, number: int) -> NDArray[np.int64]:
         """The order of the rows in an epoch. A thread begins with the next one's meanwhile, if it is long."""
-        found = self._order(number)
-        self._begin(number + 1)
+        found = self._order_of(number)
+        self._begin_order(number + 1)
         return found
 
-    def _order(self, number: int) -> NDArray[np.int64]:
+    def _order_of(self, number: int) -> NDArray[np.int64]:
         """The order of the rows in an epoch; what a thread has begun is waited for."""
         rows, seed = self.rows or 0, self.seed
         if seed is None:
@@ -177,7 +177,7 @@ class ArraySource:
             return self._chosen_of(begun[1].result())
         return self._chosen_of(order_of(rows, seed, number, device=self._device))
 
-    def _begin(self, number: int) -> None:
+    def _begin_order(self, number: int) -> None:
         """Let a thread begin with the order of an epoch, if it is long and not known."""
         rows, seed = self.rows or 0, self.seed
         if seed is None or rows < _LEAST_AHEAD or (rows, seed, number) in _orders:
@@ -257,8 +257,8 @@ class ArraySource:
         if self._device is None:
             return InMemory(self.arrays, self.order(number), batch_size, start)
         # the thread would take time from the one that sends a GPU its first steps
-        begin = partial(self._begin, number + 1)
-        return InMemory(self.arrays, self._order(number), batch_size, start, begin)
+        begin = partial(self._begin_order, number + 1)
+        return InMemory(self.arrays, self._order_of(number), batch_size, start, begin)
 
     @contextmanager
     def pieces(

@@ -204,9 +204,8 @@ def test_images_of_few_channels_are_gathered(device: str, precision: str) -> Non
             if beside and len(places) == 2:  # by one kernel, in whole loads
                 many += -many % (8 if digits == "bfloat16" else 4)
                 many *= 1 if precision == "float32" else beside
-                assert (
-                    run.text({"batch": 2}).count("library gathered [") == 2
-                )  # for its gradient again
+                calls = 2 if digits == "bfloat16" else 1  # halves for its gradient again
+                assert run.text({"batch": 2}).count("library gathered [") == calls
             assert f", {many}] _convolution_filters_whole" in line
 
 
