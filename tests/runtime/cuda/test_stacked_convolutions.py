@@ -364,3 +364,22 @@ def test_each_device_has_its_own_room(stacks: list[tuple[int, bool]]) -> None:
         for one, other in zip(models, alone, strict=True):
             for found, right in zip(one.values().values(), other.values().values(), strict=True):
                 np.testing.assert_allclose(np.asarray(found), np.asarray(right), atol=1e-5)
+
+
+@every_device
+def test_biases_at_odd_addresses_are_added_before_halves_are_rounded(device: str) -> None:
+    """Six halves are 12 bytes: the library wants multiples of 16, and gets a copy of each model's."""
+    x, w = np.ones((2, 1, 3, 3, 8), "float16"), np.full((2, 6, 3, 3, 8), 28, "float16")
+    w[..., 0] = 32
+    x[:, :, 0, 0, 0] = 1 - 1 / 32  # 9 x (32 + 7 x 28) - 1 = 2051, where halves are multiples of 2
+    bias = np.full((2, 6), -2050, "float16")
+    given = {
+        placeholder(name, Spec(a.shape, a.dtype)): a
+        for name, a in {"x": x, "w": w, "bias": bias}.items()
+    }
+    sizes = {"strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
+    made = _models.convolutions_biased(*given, **sizes, positive=False)
+    with on(device, FUSED_CONVOLUTIONS):
+        run = Executable([made], executor="native", device="cuda", check=True)
+        (found,) = run.run(given)
+    assert np.array_equal(found, np.ones((2, 1, 1, 1, 6), "float16"))

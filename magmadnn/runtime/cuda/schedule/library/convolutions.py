@@ -29,6 +29,7 @@ from .rooms import Rooms
 ALIGNMENT = 16  # bytes, of all that the library is given
 # Which of x, w and y are read, in the order of the op's operands.
 _OPERANDS = {"fprop": (0, 1), "dgrad": (2, 1), "wgrad": (0, 2)}
+_ADDED, _BIAS = 3, 4  # behind x, w and y, in the numbers of operands
 _LEAST_AXES = 2  # of places: the library takes no fewer
 
 
@@ -99,7 +100,7 @@ class Convolutions:
             at = call.addresses[call.result]
             zero = zeros(frames[-1].nbytes, at, columns * itemsize, row)
             return [Item(zero, (), (result,)), *self._ends(call, reads, result)]
-        if call.bias and (call.bias % ALIGNMENT or not self._engine.algorithms(call)):
+        if call.bias and not self._engine.algorithms(call):
             plain = replace(call, bias=0, added=0, positive=False)
             made = self._calls(work, plain, reads[:2], result)
             return [*made, *self._ends(call, reads, result)]
@@ -169,14 +170,14 @@ class Convolutions:
         self, work: Work, call: ConvolutionNode, reads: tuple[Span, ...], result: Span
     ) -> list[Item]:
         """The same with what lies apart, or at odd addresses, packed in memory of its own."""
-        shapes = [*call.shapes, call.shapes[call.result]]
-        pitches = (*call.pitches, 0)
-        addresses = [call.x, call.w, call.y, call.added]
+        whole = call.shapes[call.result]
+        shapes = [*call.shapes, whole, (1, whole[-1])]
+        pitches, addresses = (*call.pitches, 0, 0), _addresses(call)
         moved = [k for k in range(len(shapes)) if _is_moved(call, k)]
         nbytes = [math.prod(shapes[k]) * ITEM_BYTES[_dtype_of(call, k)] for k in moved]
         rooms = dict(zip(moved, self._rooms.pieces(work, tuple(nbytes)), strict=True))
-        operands = (*_OPERANDS[call.function], 3)
-        given = dict(zip(operands, (*reads[:2], *reads[3:]), strict=False))  # without the bias
+        operands = (*_OPERANDS[call.function], _BIAS, _ADDED)
+        given = dict(zip(operands, reads, strict=False))
         before, after = list[Item](), list[Item]()
         for k, room in rooms.items():
             rows, columns = math.prod(shapes[k][:-1]), shapes[k][-1]
@@ -189,9 +190,9 @@ class Convolutions:
                 after.append(Item(launch, (room,), (result,)))
             else:
                 before.append(Item(launch, (given[k],), (room,)))
-        x, w, y, added = (rooms[k][0] if k in rooms else addresses[k] for k in range(4))
-        packed = replace(call, x=x, w=w, y=y, added=added, pitches=(0, 0, 0))
-        read = (*(rooms.get(k, given[k]) for k in operands if k in given), *reads[2:3])
+        x, w, y, added, bias = (rooms[k][0] if k in rooms else a for k, a in enumerate(addresses))
+        packed = replace(call, x=x, w=w, y=y, added=added, bias=bias, pitches=(0, 0, 0))
+        read = tuple(rooms.get(k, span) for k, span in given.items())
         return [*before, *self._called(packed, read, rooms.get(call.result, result)), *after]
 
     def _ends(self, call: ConvolutionNode, reads: tuple[Span, ...], result: Span) -> list[Item]:
@@ -232,20 +233,24 @@ def _pitch(frame: Array) -> int:
     return rows[-1][1] if rows else 0
 
 
+def _addresses(call: ConvolutionNode) -> tuple[int, ...]:
+    """Of x, w, y, what is added and the bias, in the order of their numbers."""
+    return call.x, call.w, call.y, call.added, call.bias
+
+
 def _is_moved(call: ConvolutionNode, number: int) -> bool:
-    """Whether x, w, y or what is added, by their numbers, lies apart or at an odd address."""
-    address = (call.x, call.w, call.y, call.added)[number]
-    return bool((*call.pitches, 0)[number] or address % ALIGNMENT)
+    """Whether an operand or the result, by its number, lies apart or at an odd address."""
+    return bool((*call.pitches, 0, 0)[number] or _addresses(call)[number] % ALIGNMENT)
 
 
 def _is_aligned(call: ConvolutionNode) -> bool:
     """Whether all addresses are multiples of what the library is told they are."""
-    return not any(address % ALIGNMENT for address in (call.x, call.w, call.y, call.added))
+    return not any(address % ALIGNMENT for address in _addresses(call))
 
 
 def _dtype_of(call: ConvolutionNode, number: int) -> str:
-    """The dtype of x, w, y or what is added, by their numbers."""
-    return call.stored if number in (call.result, 3) else call.dtype
+    """The dtype of an operand or the result, by its number."""
+    return call.stored if number in (call.result, _ADDED) else call.dtype
 
 
 def _with_places(shape: tuple[int, ...]) -> tuple[int, ...]:
