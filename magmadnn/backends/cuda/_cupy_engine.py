@@ -213,9 +213,9 @@ class CudaEngine(CudaLane):
         driver.fail(call.name, status)
 
     def argsort(self, count: int, draw: Callable[[int], KernelNode]) -> NDArray[np.int64]:
-        # By one thread at a time on one stream, whose memory CuPy keeps for the next: what is launched on
-        # the engine's own stream neither waits for this nor this for it.
-        with self._sorting, self.here(), self._beside:
+        # By one thread at a time on one stream, whose memory CuPy keeps for the next. Without the engine's
+        # lock: steps are launched meanwhile, and `draw` may wait for a thread that compiles, which wants it.
+        with self._sorting, cupy.cuda.Device(self._device), self._beside:
             keys = cupy.empty(count, np.uint64)
             node = draw(int(keys.data.ptr))
             driver.launch_kernel(

@@ -102,10 +102,10 @@ class _OnCupy:
         self.held = list[Any]()
         cublas = import_module("cupy_backends.cuda.libs.cublas")
         multiply = cublas.dgemm if dtype == "float64" else cublas.sgemm
-        handle = cupy.cuda.device.get_cublas_handle()
         less, more = np.array(-1.0, dtype), np.array(1.0, dtype)
 
         def subtract(a: int, b: int, to: int, ld: int, rows: int, columns: int, inner: int) -> None:
+            handle = cupy.cuda.device.get_cublas_handle()  # a thread's own, which ends with it
             multiply(
                 handle, 0, 0, rows, columns, inner, less.ctypes.data, a, ld, b, BLOCK,
                 more.ctypes.data, to, ld,

@@ -628,8 +628,11 @@ class Emulator:
     def argsort(self, count: int, draw: Callable[[int], KernelNode]) -> np.ndarray:
         """At once, whatever else was launched."""
         keys = np.zeros(count, np.uint64)
+        node = draw(
+            keys.ctypes.data
+        )  # which may compile, for which another thread may wait for the device
         with self.lock:
-            self.run(draw(keys.ctypes.data))
+            self.run(node)
         return np.argsort(keys, kind="stable")
 
     def prepare(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from magmadnn.backends.cuda import device_engine
 from magmadnn.data import order
 from magmadnn.ops import philox
+from magmadnn.runtime.cuda import code
 from magmadnn.runtime.cuda.data import arrays
 from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
@@ -41,6 +43,35 @@ def test_orders_are_drawn_beside_what_is_launched() -> None:
         engine.wait()
     assert done
     np.testing.assert_array_equal(found, philox.permutation(1000, 5, 2))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_order_is_drawn_while_another_thread_compiles(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who compiles wants the device; who draws waits for who compiles, and must not have it."""
+    draws, made, found = threading.Event(), arrays.node_of, []
+
+    def node_of(*given: Any) -> Any:
+        draws.set()
+        return made(*given)
+
+    with on(device):
+        engine: Any = device_engine(0)
+        arrays.permutation(1000, 5, 2, 0)  # all is compiled
+        monkeypatch.setattr(arrays, "node_of", node_of)
+        sorts = threading.Thread(
+            target=lambda: found.append(arrays.permutation(1000, 5, 2, 0)), daemon=True
+        )
+        with code._lock:  # as who compiles has it
+            sorts.start()
+            assert draws.wait(10)
+            loads = threading.Thread(target=engine.wait, daemon=True)
+            loads.start()
+            loads.join(10)
+            assert not loads.is_alive()
+        sorts.join(10)
+    np.testing.assert_array_equal(found[0], philox.permutation(1000, 5, 2))
 
 
 def test_where_a_device_has_no_room_to_sort_the_processor_does(

@@ -12,7 +12,7 @@ from magmadnn import ops
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.graph import Spec
-from magmadnn.graph.node import Node, placeholder
+from magmadnn.graph.node import Node, placeholder, topological
 from magmadnn.memory import as_dtype
 from magmadnn.ops.slicing import unslice
 from magmadnn.runtime import Executable
@@ -112,3 +112,47 @@ def test_places_with_zeros_between_them_are_read_by_index(
     wide[:, ::2, 2::3] = b
     cut = np.where(y > 0, a + wide, 0).astype(np.float32).astype(as_dtype(dtype))
     np.testing.assert_array_equal(together[0], cut)
+
+
+def _rows_again(c: Any, x: Any) -> list[Any]:
+    """Sums that read the matrix a second time: a row, an element, rows that are moved."""
+    parts = (c[5:6], c[8258:8259], c[8258:8259, 3:4], ops.pad(c[1:], ((0, 1), (0, 0))))
+    return [c, *(ops.sum(c * part, axis=0) for part in parts)]
+
+
+def _of_a_vector(c: Any, x: Any) -> list[Any]:
+    """Sums of a matrix whose elements are computed as those of a vector, one operand with zeros in front."""
+    count = int(c.shape[0]) * int(c.shape[1])
+    flat = ops.where(x > 0, ops.reshape(c, (count,)) + ops.pad(x[64:], ((64, 0),)), 0.0)
+    return [flat, ops.sum(ops.reshape(flat, c.shape), axis=0)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("build", [_rows_again, _of_a_vector])
+def test_what_is_read_elsewhere_too_is_stored_before(
+    device: str, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another block of rows may not have stored what a reduction reads there."""
+    shape = (8259, 32)
+    draw = np.random.default_rng(4)
+    sizes = {"a": shape, "b": shape, "y": shape, "x": (shape[0] * shape[1],)}
+    if build is _of_a_vector:
+        sizes.pop("y")
+    of = {n: placeholder(n, Spec(size, as_dtype("float32"))) for n, size in sizes.items()}
+    feeds = {
+        v: draw.standard_normal([int(n) for n in v.shape]).astype("float32") for v in of.values()
+    }
+    values = {n: Operation(v) for n, v in of.items()}
+    c = (
+        values["a"]
+        if "y" not in values
+        else ops.where(values["y"] > 0, values["a"] + values["b"], 0.0)
+    )
+    made = [one.node for one in build(c, values["x"])]
+    used = {v: feeds[v] for v in topological(made) if v in feeds}
+    with on(device):
+        found = Executable(made, executor="native", device="cuda").run(used)
+        monkeypatch.setattr(graphs, "stored_by_sums", lambda items, chip: list(items))
+        apart = Executable(made, executor="native", device="cuda").run(used)
+    for one, other in zip(found, apart, strict=True):
+        assert one.tobytes() == other.tobytes()

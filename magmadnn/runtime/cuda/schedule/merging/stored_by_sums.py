@@ -96,6 +96,8 @@ def _as_one(item: Item, reader: Item, chip: Chip) -> Item | None:
         return None
     if _overlap(reader.writes, (*item.reads, *item.writes)):
         return None
+    if sum(_overlap((span,), item.writes) for span in reader.reads) != 1:
+        return None
     found = _joined(launch, reader.what, kernel)
     if found is None:
         return None
@@ -122,7 +124,8 @@ def _joined(first: Launch, last: Launch, kernel: Columns) -> tuple[Columns, dict
     is_flat = own["row1"] == 1
     if len(taken) != 1 or own["row1"] * own["column1"] != count:
         return None
-    if not is_flat and not _lies_alike(first, values["column1"]):
+    by_index = any(one.spread == PADDED for one in first.variant.kernel.operands)
+    if (by_index or not is_flat) and not _lies_alike(first, values["column1"]):
         return None
     ((number, operand),) = [(k, kernel.operands[k]) for k in taken]
     row, outer = values[f"{operand.name}_row"], values[f"{operand.name}_outer"]
