@@ -22,6 +22,7 @@ from magmadnn.memory.dtypes import as_dtype, is_complex, is_floating, refuse_mas
 from .computed_by import LibraryCall, OwnKernel
 from .dim import dims_of
 from .operators import FUNCTIONS
+from .origins import is_again, note_origin
 from .signature import Attributes, OpWords, ShapeRule
 from .spec import Spec
 
@@ -212,10 +213,11 @@ class Op:
 
     def __post_init__(self) -> None:
         known = FUNCTIONS.get(self.name)
-        if known is not None and not _is_again(known, self):
+        if known is not None and not is_again(known, self):
             raise ArgumentError(f"op {self.name!r} exists already; give yours another name")
         REGISTRY[self.name] = self
         FUNCTIONS[self.name] = self
+        note_origin(self.name, self.numpy)
         object.__setattr__(self, "__doc__", f"{self.formula}\n\n{self.notes}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -372,13 +374,6 @@ class _Required:
 
 
 REQUIRED = _Required()
-
-
-def _is_again(known: object, op: Op) -> bool:
-    """Whether `op` is a user's op defined once more, as when a cell of a notebook runs again."""
-    module = getattr(op.numpy, "__module__", None)
-    again = isinstance(known, Op) and getattr(known.numpy, "__module__", "") == module
-    return again and not str(module).startswith(__package__.split(".")[0] + ".")
 
 
 def _listed(name: str, operand: str, values: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from magmadnn.calls import ADDED
 from magmadnn.comm import SerialCommunicator
+from magmadnn.comm.importing import refuse_on_import
 from magmadnn.comm.job import ranks_of_job
 from magmadnn.comm.launching.launcher import usable_cores
 from magmadnn.comm.sites import call_site, told_site
@@ -82,11 +83,13 @@ class Workers:
 
     Raises:
         MissingExtraError: if there is no MPI and several are wanted.
-        ArgumentError: for a wrong count, or one that is not that of the job's ranks.
+        ArgumentError: for a wrong count, or one that is not that of the job's ranks; on a worker, while it
+            imports a module.
         CommunicationError: if workers do not come.
     """
 
     def __init__(self, count: int | None = None) -> None:
+        refuse_on_import()
         ranks = ranks_of_job()
         if count is None:
             count = ranks - 1 if ranks > 1 else min(usable_cores(), MOST)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from magmadnn.comm import Communicator
+from magmadnn.comm.importing import importing
 from magmadnn.errors import ArgumentError, UnknownNameError
 
 
@@ -73,7 +74,8 @@ def find_handler(name: str, module: str | None = None) -> Handler:
         UnknownNameError: if there is none.
     """
     if name not in _handlers and module is not None:
-        importlib.import_module(module)
+        with importing(module):
+            importlib.import_module(module)
     if name not in _handlers:
         raise UnknownNameError.of("workers: call", name, _handlers)
     return _handlers[name]

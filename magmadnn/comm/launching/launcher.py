@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from magmadnn.comm.importing import refuse_on_import
 from magmadnn.comm.job import RANKS
 from magmadnn.comm.ledger import (
     BEGINNING,
@@ -220,8 +221,9 @@ def run_job(ranks: int, program: Sequence[str]) -> int:
 
     Raises:
         MissingExtraError: if there is no MPI.
-        ArgumentError: for a wrong number of ranks.
+        ArgumentError: for a wrong number of ranks; on a worker, while it imports a module.
     """
+    refuse_on_import()
     job = Job(ranks, program)
     try:
         return job.wait()

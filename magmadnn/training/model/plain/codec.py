@@ -19,6 +19,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
 from magmadnn.graph.dim import Dim, Factor, Quotient
 from magmadnn.graph.op import REGISTRY, Op
+from magmadnn.graph.origins import DEFINED_IN, is_ours
 from magmadnn.memory.dtypes import as_dtype
 
 # What is encoded by its name alone, by id; None where nobody asks.
@@ -91,9 +92,15 @@ def items_of_others() -> Iterator[dict[int, Any]]:
 def note_item(item: Any) -> None:
     """Keep something that is encoded by its name, if it is not magmadnn's."""
     found = _others.get()
-    module = item.numpy.__module__ if isinstance(item, Op) else item.__module__
-    if found is not None and module.partition(".")[0] != "magmadnn":
+    if found is not None and not is_ours(module_of(item)):
         found[id(item)] = item
+
+
+def module_of(item: Any) -> str:
+    """The module that defines a class, a function or an op; empty where it does not say."""
+    if isinstance(item, Op):
+        return DEFINED_IN[item.name]
+    return getattr(item, "__module__", None) or ""
 
 
 def encode(value: Any) -> Any:

@@ -1,65 +1,191 @@
 """What a model is made of besides magmadnn's own, for processes that can import it: workers of a client.
 
 A saved model needs its own classes handed over, since a file may be a stranger's. A client and its workers
-belong together: it tells them modules and names, and they import these.
+belong together: it tells them modules and names, and they import these. Both look whether they mean the same:
+the client, that the name leads to what it has; workers, that their module's file has the same bytes.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MethodType
 from typing import Any
 
-from magmadnn.errors import ArgumentError
-from magmadnn.graph.op import Op
+from magmadnn.comm.importing import importing
+from magmadnn.errors import ArgumentError, MagmaDNNError
+from magmadnn.graph.op import REGISTRY, Op
+
+from .codec import module_of
 
 _WAY_OUT = (
     "put it at the top of a module that workers can import, beside the script, or run the script by magmadnn "
     "launch"
 )
+# Of modules, by name: what they were loaded by, which a reload replaces, and the file's digest.
+_digests: dict[str, tuple[Any, str | None]] = {}
 
 
 def record_of(items: Iterable[Any]) -> dict[str, Any]:
-    """Where classes, functions and ops are found, as JSON data."""
-    places = [
-        [item.name, item.numpy.__module__, None]
-        if isinstance(item, Op)
-        else [item.__name__, item.__module__, getattr(item, "__qualname__", item.__name__)]
-        for item in items
-    ]
-    return {"places": places, "path": [entry for entry in sys.path if entry] if places else []}
+    """Where classes, functions and ops are found, as JSON data.
+
+    Raises:
+        ArgumentError: something is not found by its name, or two are called the same.
+    """
+    places = [_place(item) for item in items]
+    known: dict[str, dict[str, Any]] = {}
+    for place in places:
+        if place["within"] is None:  # an op, whose name is no other's
+            continue
+        before = known.setdefault(place["name"], place)
+        if _words(before) != _words(place):
+            raise ArgumentError(
+                f"workers: the model needs {_words(before)} and {_words(place)}, which workers would know by "
+                "one name: rename one"
+            )
+    return {"places": places, "path": _path() if places else []}
+
+
+def _place(item: Any) -> dict[str, Any]:
+    """Where one of them is found."""
+    module = module_of(item)
+    within = None if isinstance(item, Op) else getattr(item, "__qualname__", item.__name__)
+    name = item.name if isinstance(item, Op) else item.__name__
+    if within is not None:
+        found = _at(sys.modules.get(module), within)
+        if found is None:
+            raise _not_found(name, within, module)
+        if found is not item and not (isinstance(item, MethodType) and found == item):
+            raise ArgumentError(
+                f"workers: the model needs {name}, and {within} of {_called(module)} is something else, as "
+                "after a decorator or a reload, or for the method of one object: make the model with what "
+                "stands there, or set __name__ and __qualname__ to where it stands"
+            )
+    return {
+        "name": name, "module": module, "within": within,
+        "file": _file(module), "sha256": _digest(module),
+    }  # fmt: skip
 
 
 def imported(record: Mapping[str, Any]) -> list[Any]:
     """Classes and functions of a client; modules of its ops, which become known, are imported.
 
+    The client's path comes first here from now on: of modules of one name, its own are meant.
+
     Raises:
-        ArgumentError: naming what cannot be found here.
+        ArgumentError: naming what cannot be found here, or is not what the client has.
     """
-    known = set(sys.path)  # the client's script may lie elsewhere than these workers began
-    sys.path.extend(entry for entry in record["path"] if entry not in known)
-    return [
-        found
-        for name, module, within in record["places"]
-        if (found := _found(name, module, within)) is not None
-    ]
+    path, own = record["path"], _path()
+    if own[: len(path)] != path:
+        sys.path[:] = path + [entry for entry in own if entry not in path]
+    found = [_found(place) for place in record["places"]]
+    for place in record["places"]:
+        if place["within"] is None and place["name"] not in REGISTRY:
+            raise ArgumentError(
+                f"workers: the model needs the op {place['name']}, which is not defined by importing "
+                f"{_called(place['module'])}: {_WAY_OUT}"
+            )
+    return [one for one in found if one is not None]
 
 
-def _found(name: str, module: str, within: str | None) -> Any:
+def _found(place: Mapping[str, Any]) -> Any:
+    """A class or function; None for an op."""
+    name, module, within = place["name"], place["module"], place["within"]
     try:
-        found: Any = importlib.import_module(module)
+        if module not in sys.modules:
+            importlib.invalidate_caches()  # the file may be younger than what is known of its folder
+        with importing(module):
+            importlib.import_module(module)
+    except MagmaDNNError as error:  # which has a way out
+        raise ArgumentError(
+            f"workers: the model needs {name}, and importing {module} ended with "
+            f"{type(error).__name__}: {error}"
+        ) from error
     except Exception as error:  # whatever a module of the user's does when it is imported
         raise ArgumentError(
             f"workers: the model needs {name}, and importing {module} ended with {error!r}: {_WAY_OUT}"
         ) from error
-    if within is None:
-        return None
+    if _digest(module) != place["sha256"]:
+        raise _other_file(place)
+    found = None if within is None else _at(sys.modules[module], within)
+    if found is None and within is not None:
+        raise _not_found(name, within, module)
+    return found
+
+
+def _at(found: Any, within: str) -> Any:
+    """What stands in a module by a name with dots; None where there is nothing."""
     for part in within.split("."):
         found = getattr(found, part, None)
-    if found is None:
-        where = "the script" if module == "__main__" else module
-        raise ArgumentError(
-            f"workers: the model needs {name}, which workers do not find as {within} of {where}: {_WAY_OUT}"
-        )
     return found
+
+
+def _path() -> list[str]:
+    """Folders in which this process looks for modules, in order; an empty one is the current one."""
+    return [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
+
+
+def _file(module: str) -> str | None:
+    """The file of a module, where it has one."""
+    found = getattr(sys.modules.get(module), "__file__", None)
+    return None if found is None else os.path.realpath(found)
+
+
+def _digest(module: str) -> str | None:
+    """SHA-256 of a module's file as it was when it was first looked at since it was loaded."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    if module not in _digests or _digests[module][0] is not spec:
+        _digests[module] = spec, _digest_now(module)
+    return _digests[module][1]
+
+
+def _digest_now(module: str) -> str | None:
+    import hashlib  # late: importing magmadnn does not load it
+
+    file = getattr(sys.modules.get(module), "__file__", None)
+    loader = getattr(sys.modules.get(module), "__loader__", None)
+    try:
+        return hashlib.sha256(loader.get_data(file)).hexdigest()  # type: ignore[union-attr]  # is caught
+    except (AttributeError, OSError, TypeError):  # no file, or none that can be read
+        return None
+
+
+def _words(place: Mapping[str, Any]) -> str:
+    return f"{place['within']} of {_called(place['module'])}"
+
+
+def _called(module: str) -> str:
+    return "the script" if module == "__main__" else module or "no module"
+
+
+def _not_found(name: str, within: str, module: str) -> ArgumentError:
+    return ArgumentError(
+        f"workers: the model needs {name}, which is not found as {within} of {_called(module)}: {_WAY_OUT}"
+    )
+
+
+def _other_file(place: Mapping[str, Any]) -> ArgumentError:
+    """What to say where this process's module is not the client's."""
+    name, module, file = place["name"], place["module"], _file(place["module"])
+    if module == "__main__":
+        what = place["within"] or f"the op {name}"
+        return ArgumentError(
+            f"workers: the model needs {name}, and workers do not find {what} in the script: {_WAY_OUT}"
+        )
+    if file != place["file"]:
+        return ArgumentError(
+            f"workers: the model needs {name}, and module {module} is another file here ({file}) than the "
+            f"client's ({place['file']}): rename one of them, or leave its folder out of the path"
+        )
+    if _digest_now(module) == place["sha256"]:
+        return ArgumentError(
+            f"workers: the model needs {name}, and module {module} has changed since workers imported it: "
+            "call workers.restart(), or start the job again"
+        )
+    return ArgumentError(
+        f"workers: the model needs {name}, and module {module} has changed since the client imported it: "
+        "importlib.reload it, or start the script again"
+    )
