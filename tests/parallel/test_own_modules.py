@@ -19,6 +19,7 @@ from magmadnn.graph.op import REGISTRY
 from magmadnn.graph.operators import FUNCTIONS
 from magmadnn.training.model.plain import elsewhere
 from magmadnn.workers.handlers import find_handler
+from tests.parallel import own_items
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAW = np.random.default_rng(6)
@@ -214,3 +215,12 @@ def test_modules_of_handlers_start_none_either(
         ArgumentError, match=r"module m1_handles starts workers when it is imported"
     ):
         find_handler("m1.none", "m1_handles")
+
+
+def test_an_op_that_its_module_does_not_define_is_refused_in_words_for_workers() -> None:
+    (place,) = elsewhere.record_of([own_items.bent])["places"]
+    assert (place["module"], place["within"]) == (own_items.__name__, None)
+    with pytest.raises(
+        ArgumentError, match=r"needs the op m1_none, .* by importing tests\.parallel"
+    ):
+        elsewhere.imported({"places": [{**place, "name": "m1_none"}], "path": []})
