@@ -75,3 +75,11 @@ def test_ops_of_magmadnn_are_its_own() -> None:
     assert is_ours("magmadnn")
     assert not is_ours("magmadnn_extras.ops")
     assert not is_ours("__main__")
+
+
+@pytest.mark.usefixtures("_no_ops_are_left")
+def test_what_magmadnn_makes_for_a_script_is_not_the_scripts() -> None:
+    module: dict[str, Any] = {"__name__": "magmadnn.layers.later"}
+    exec(MAKER, module)  # stands in for a function of magmadnn's
+    module["made"]("origins_e")
+    assert DEFINED_IN["origins_e"] == "magmadnn.layers.later"
