@@ -305,3 +305,51 @@ def test_the_code_that_a_script_ends_with_is_the_job_s(rank: str, tmp_path: Path
         timeout=60,
     )
     assert job.returncode == 3
+
+
+_ASKED = """
+import os, signal, sys, time, magmadnn as md
+signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+told, comm = [], md.comm.world()
+comm.barrier()
+os.write(1, b"ready\\n")
+while not told:
+    time.sleep(0.01)
+if comm.rank:
+    os._exit(0)
+"""
+_LAUNCHER = """
+import sys
+from magmadnn.cli import main
+from magmadnn.comm.launching import launcher
+launcher._LEAVE = 0.5
+sys.exit(main(["launch", "-n", "2", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["saves", "waits in vain"])
+def test_rank_0_may_save_after_others_have_ended(waits: bool, tmp_path: Path) -> None:
+    """It is not waited for where it can only wait for one that has ended without a word."""
+    script, saved = tmp_path / "asked.py", tmp_path / "saved"
+    script.write_text(
+        _ASKED + ("comm.barrier()\n" if waits else f"time.sleep(2.5)\nopen({str(saved)!r}, 'w')\n")
+    )
+    job = subprocess.Popen(
+        [sys.executable, "-c", _LAUNCHER, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert job.stdout is not None
+    try:
+        assert [job.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        begun = time.monotonic()
+        job.send_signal(signal.SIGTERM)
+        job.communicate(timeout=20)
+    finally:
+        job.kill()
+        job.communicate()
+    assert job.returncode == 143
+    assert saved.exists() is not waits
+    assert time.monotonic() - begun < 15

@@ -22,6 +22,7 @@ from magmadnn.comm.ledger import (
     ENDED,
     FAILED,
     KILLED,
+    RUNS,
     SLOT,
     STATE,
     VARIABLE,
@@ -41,7 +42,7 @@ _CHILD: Final = Path(__file__).with_name("child.py")
 _LOOK: Final = 0.05  # seconds between two looks at the ranks
 _BEGIN: Final = 0.7  # seconds for MPI to begin on ranks that have called it
 _SAVE: Final = 600.0  # seconds for ranks that were asked to end to finish a step and save
-_LEAVE: Final = 10.0  # seconds for the others to end, after one of them has
+_LEAVE: Final = 10.0  # seconds for the others to end, after one has and rank 0 works no more
 _SAY: Final = 1.0  # seconds until it is said what is waited for
 _GRACE: Final = 0.3  # seconds for what ends by itself, after one rank has
 
@@ -177,23 +178,38 @@ class Job:
     def ask(self) -> None:
         """Tell the ranks to end, and wait for those that finish a step and save before; not for ever."""
         entries = [entry for entry in self.ledger.entries() if entry is not None]
-        ranks = [one for e in entries if _is_of_job(one := e.process, self._folder.name)]
-        for one in ranks:
+        ranks = {e.rank: e.process for e in entries if _is_of_job(e.process, self._folder.name)}
+        for process in ranks.values():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(one, signal.SIGTERM)
-        begun, until, said = time.monotonic(), time.monotonic() + _SAVE, False
-        while time.monotonic() < until and self.process.poll() is None:
-            alive = [one for one in ranks if _alive(one)]
+                os.kill(process, signal.SIGTERM)
+        begun, said = time.monotonic(), False
+        idle, since = -1, begun
+        while (now := time.monotonic()) < begun + _SAVE and self.process.poll() is None:
+            alive = {rank for rank, process in ranks.items() if _alive(process)}
             if not alive:
                 return
-            if len(alive) < len(ranks):  # rank 0 has saved before others end
-                until = min(until, time.monotonic() + _LEAVE)
-                ranks = alive
-            if not said and time.monotonic() - begun > _SAY:
+            seen = self._idle(alive, len(ranks))
+            if seen is None or seen != idle:
+                idle, since = -1 if seen is None else seen, now
+            elif now > since + _LEAVE:
+                return
+            if not said and now - begun > _SAY:
                 said = True
                 text = "magmadnn: the ranks finish a step and save; Ctrl-C again ends them at once"
                 print(text, file=sys.stderr, flush=True)
             time.sleep(_LOOK)
+
+    def _idle(self, alive: Collection[int], ranks: int) -> int | None:
+        """A number that stays while rank 0 does nothing, or waits in one call, and another rank has ended.
+
+        None as long as all are there, or rank 0 runs its script: it may save after the others have ended.
+        """
+        if len(alive) == ranks:
+            return None
+        first = self.ledger.read(0)
+        if first is None or 0 not in alive:
+            return 0
+        return None if first.state == RUNS else first.steps
 
     def end(self) -> None:
         """Leave no process and no shared memory behind."""
@@ -227,10 +243,9 @@ def run_job(ranks: int, program: Sequence[str]) -> int:
     job = Job(ranks, program)
     try:
         return job.wait()
-    except Exception:
-        raise
-    except BaseException:  # Ctrl-C, SIGTERM
-        job.ask()
+    except BaseException as error:
+        if not isinstance(error, Exception):  # Ctrl-C, or what a handler of SIGTERM raises
+            job.ask()
         raise
     finally:
         job.end()
