@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from magmadnn.cli import main
 from magmadnn.comm.launching import launcher, wheels
+from magmadnn.comm.launching.child import EXIT
 from magmadnn.errors import CommunicationError, MissingExtraError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -307,6 +309,52 @@ def test_the_code_that_a_script_ends_with_is_the_job_s(rank: str, tmp_path: Path
     assert job.returncode == 3
 
 
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os._exit(5)", 5),
+        ("os.environ.clear(); sys.exit(6)", 6),
+        ("sys.exit(256)", 0),
+        ("sys.exit(-1)", 255),
+    ],
+)
+@pytest.mark.parametrize(
+    "begun", [False, pytest.param(True, marks=pytest.mark.long)], ids=["without MPI", "with MPI"]
+)
+def test_each_way_to_end_has_the_code_of_a_process(
+    end: str, code: int, begun: bool, tmp_path: Path
+) -> None:
+    """The other rank raises SystemExit(143) when mpiexec or the launcher tells it to end."""
+    begin = (
+        "import os, signal, sys, time\nfrom magmadnn.comm.job import rank_in_job, world\n"
+        "rank = rank_in_job()\nsignal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))\n"
+    )
+    begin += "world().barrier()\n" if begun else ""
+    other = "time.sleep(1)" if code == 0 else "time.sleep(30)"
+    body = f"if rank == 1:\n    {end}\n{other}\n"
+    found, _, errors, seconds = launched(tmp_path, 2, body, begin)
+    assert found == code, errors
+    assert seconds < 20
+    if code == 6:
+        assert "KeyError" not in errors
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [({0: 143, 1: 5}, 5), ({0: 1, 2: 5}, 5), ({0: 143, 1: 1}, 1), ({2: 143}, 143), ({}, 0)],
+    ids=str,
+)
+def test_codes_that_follow_from_others_come_after_these(
+    codes: dict[int, int], code: int, tmp_path: Path
+) -> None:
+    """Ranks end with 143 when another has failed and they are told to, and with 1 where they wait for it."""
+    job = object.__new__(launcher.Job)
+    job.ranks, job._folder = 3, SimpleNamespace(name=str(tmp_path))  # type: ignore[assignment]
+    for rank, one in codes.items():
+        (tmp_path / f"{EXIT}{rank}").write_text(str(one))
+    assert job._own_code() == code
+
+
 _ASKED = """
 import os, signal, sys, time, magmadnn as md
 signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
@@ -322,7 +370,7 @@ _LAUNCHER = """
 import sys
 from magmadnn.cli import main
 from magmadnn.comm.launching import launcher
-launcher._LEAVE = 0.5
+launcher._LEAVE = 0.3
 sys.exit(main(["launch", "-n", "2", sys.argv[1]]))
 """
 
@@ -332,7 +380,7 @@ def test_rank_0_may_save_after_others_have_ended(waits: bool, tmp_path: Path) ->
     """It is not waited for where it can only wait for one that has ended without a word."""
     script, saved = tmp_path / "asked.py", tmp_path / "saved"
     script.write_text(
-        _ASKED + ("comm.barrier()\n" if waits else f"time.sleep(2.5)\nopen({str(saved)!r}, 'w')\n")
+        _ASKED + ("comm.barrier()\n" if waits else f"time.sleep(1.5)\nopen({str(saved)!r}, 'w')\n")
     )
     job = subprocess.Popen(
         [sys.executable, "-c", _LAUNCHER, str(script)],

@@ -21,10 +21,11 @@ EXIT = "exit."  # with a rank's number a file beside the ledger, of the code tha
 def main(slot: int, state: int) -> None:
     """Run the program of the arguments in a process of its own."""
     _end_with_parent()
+    ledger, number = os.environ.get("MAGMADNN_LEDGER", ""), _rank_in_job()
     rank = os.fork()
     if rank == 0:
         _end_with_parent()
-        _run(sys.argv[3:])
+        _run(sys.argv[3:], _code_file(ledger, number))
         return
     asked: list[int] = []
 
@@ -33,34 +34,46 @@ def main(slot: int, state: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended already
             os.kill(rank, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, pass_on)
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(each, pass_on)
     status = os.waitpid(rank, 0)[1]
     if os.WIFSIGNALED(status) and not asked:
-        place = _rank_in_job() * slot + state
         with contextlib.suppress(FileNotFoundError):  # on another machine than the launcher
-            os.pwrite(os.open(os.environ["MAGMADNN_LEDGER"], os.O_WRONLY), b"k", place)
+            os.pwrite(os.open(ledger, os.O_WRONLY), b"k", number * slot + state)
         if os.environ.get("OMPI_MCA_mpi_ft_enable"):  # others learn of it only if this ends alike
             os.kill(os.getpid(), signal.SIGKILL)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) and signal.SIGTERM not in asked:
+        _write_code(_code_file(ledger, number), os.WEXITSTATUS(status))  # of `os._exit`, for one
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
 def _rank_in_job() -> int:
     names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
-    return next(int(os.environ[name]) for name in names if name in os.environ)
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
-def _tell_code(code: Any) -> None:
-    """Write the code that a rank ends with beside the ledger, where the launcher is on this machine."""
-    from pathlib import Path
+def _code_file(ledger: str, number: int) -> str:
+    """Where the launcher looks for the exit code of a rank: beside its ledger."""
+    return f"{os.path.dirname(ledger)}/{EXIT}{number}"  # noqa: PTH120 - pathlib is not imported yet
 
-    place = Path(os.environ["MAGMADNN_LEDGER"]).with_name(f"{EXIT}{_rank_in_job()}")
+
+def _exit_code(code: Any) -> int:
+    """The exit code of a process whose SystemExit has `code`."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _write_code(file: str, code: int) -> None:
+    """Write the code that a rank ends with, unless it is there, where the launcher is on this machine."""
     with contextlib.suppress(OSError):
-        place.write_text(str(code & 0xFF if isinstance(code, int) else 1))
+        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(opened, str(code).encode())
+        os.close(opened)
 
 
-def _run(words: list[str]) -> None:
-    """What the rank does."""
+def _run(words: list[str], code_file: str) -> None:
+    """What the rank does; the script may change the environment."""
     import functools
     import runpy
     from pathlib import Path
@@ -82,8 +95,10 @@ def _run(words: list[str]) -> None:
             sys.path[0] = str(Path(program).resolve().parent)
             runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
-        if end.code not in (None, 0):
-            _tell_code(end.code)  # MPI may wait for the others before this process has ended
+        if code := _exit_code(end.code):
+            _write_code(
+                code_file, code
+            )  # MPI may wait for the others before this process has ended
             if ledger is not None:
                 ledger.leave(FAILED)
             raise

@@ -44,6 +44,7 @@ _BEGIN: Final = 0.7  # seconds for MPI to begin on ranks that have called it
 _SAVE: Final = 600.0  # seconds for ranks that were asked to end to finish a step and save
 _LEAVE: Final = 10.0  # seconds for the others to end, after one has and rank 0 works no more
 _SAY: Final = 1.0  # seconds until it is said what is waited for
+_LAST: Final = {1: 1, 128 + signal.SIGTERM: 2}  # codes that follow from those of other ranks
 _GRACE: Final = 0.3  # seconds for what ends by itself, after one rank has
 
 
@@ -152,24 +153,26 @@ class Job:
             if ended:
                 break
             time.sleep(_LOOK)
-        own = 0
         if said:
             self._wait_for_end(_GRACE)
-            own = self._own_code()
+        own = self._own_code()
         self.end()
         code = self.process.returncode
         if said:
             print(f"magmadnn: {said}: the job has ended", file=sys.stderr, flush=True)
             return own or (code if code > 0 else 1)
-        return 128 - code if code < 0 else code
+        return 128 - code if code < 0 else code and (own or code)
 
     def _own_code(self) -> int:
-        """The code that a rank has ended with by itself, rather not the 1 of errors; 0 if none has told."""
+        """The code that a rank has ended with by itself; 0 if none has told.
+
+        Rather not the 1 of errors, nor that of SIGTERM: mpiexec ends ranks by it when another has failed.
+        """
         codes = list[int]()
         for rank in range(self.ranks):
             with contextlib.suppress(OSError, ValueError):
                 codes.append(int((Path(self._folder.name) / f"{EXIT}{rank}").read_text()))
-        return next((code for code in codes if code != 1), codes[0] if codes else 0)
+        return min(codes, key=lambda code: _LAST.get(code, 0), default=0)
 
     def _wait_for_end(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
