@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.comm.simulated import simulate
 from magmadnn.errors import (
     ArgumentError,
     CheckpointError,
@@ -375,3 +376,24 @@ def test_callbacks_have_their_turn_ten_times_a_second(monkeypatch):
     network().fit(rows, np.resize(Y, 4000), batch_size=8, verbose=False, callbacks=[Watch()])
     gaps = np.diff(ends[2:-1])  # the first slices are short, and the last is what is left
     assert len(gaps) > 10 and gaps.max() <= 0.13 and np.mean(gaps) < 0.09
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_callback_s_own_fields_may_have_names_of_what_training_asks_it(ranks):
+    class Own(md.callbacks.Callback):
+        is_everywhere = True
+
+        def __init__(self):
+            self.interrupted_by, self.hear, self.elsewhere = None, 3, "there"
+            self.epochs = 0
+
+        def on_epoch_end(self, fit):
+            self.epochs += 1
+
+    def run(comm):
+        own, ways = Own(), md.parallel.DataParallel(comm)
+        fit = {"epochs": 2, "batch_size": 32, "verbose": False, "callbacks": [own]}
+        network().fit(X[:64], Y[:64], parallel=ways, **fit)
+        return own.interrupted_by, own.hear, own.elsewhere, own.epochs
+
+    assert simulate(ranks, run) == [(None, 3, "there", 2)] * ranks

@@ -56,14 +56,14 @@ class Callback:
             self._first = copy.deepcopy((self.state(), self.tensors()))
 
     @property
-    def interrupted_by(self) -> int | None:
+    def _ending_signal(self) -> int | None:
         """The signal that ends training; None if none came to it."""
         return None
 
-    def hear(self, number: int) -> None:
+    def _take_signal(self, number: int) -> None:
         """Take a signal that another rank was sent as if it had come to this one."""
 
-    def elsewhere(self) -> Callback | None:
+    def _on_other_ranks(self) -> Callback | None:
         """What the other ranks call, where this one is called on rank 0 alone; None for nothing."""
         return None
 

@@ -90,12 +90,16 @@ class Checkpoint(Callback):
         """The signal that ended training; None if none did."""
         return None if self._signals is None else self._signals.requested
 
-    def hear(self, number: int) -> None:
+    @property
+    def _ending_signal(self) -> int | None:
+        return self.interrupted_by
+
+    def _take_signal(self, number: int) -> None:
         """Save at the next step, and end, as another rank was asked to."""
         if self._signals is not None:
-            self._signals.hear(number)
+            self._signals.take(number)
 
-    def elsewhere(self) -> Callback | None:
+    def _on_other_ranks(self) -> Callback | None:
         """On other ranks signals wait until this one has saved."""
         return Waiting() if self.signals else None
 
@@ -200,7 +204,7 @@ class Checkpoint(Callback):
 
 
 class Waiting(Callback):
-    """On ranks that save nothing: SIGTERM and Ctrl-C end them when rank 0 has saved, which hears of it."""
+    """On ranks that save nothing: SIGTERM and Ctrl-C end them when rank 0 has saved, which is told."""
 
     is_everywhere = True
     stands_aside = True
@@ -209,13 +213,13 @@ class Waiting(Callback):
         self._signals = StopRequest()
 
     @property
-    def interrupted_by(self) -> int | None:
+    def _ending_signal(self) -> int | None:
         """The signal that came here, or to another rank."""
         return self._signals.requested
 
-    def hear(self, number: int) -> None:
+    def _take_signal(self, number: int) -> None:
         """Take a signal of another rank's as one's own."""
-        self._signals.hear(number)
+        self._signals.take(number)
 
     def on_train_begin(self, fit: Fit) -> None:
         """Listen."""

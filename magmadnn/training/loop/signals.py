@@ -41,7 +41,7 @@ class StopRequest:
         """128 + the signal's number, as shells report it; 0 if nothing was asked."""
         return 0 if self._requested is None else 128 + self._requested
 
-    def hear(self, number: int) -> None:
+    def take(self, number: int) -> None:
         """Take a signal that another process of this training was sent as if it had come here."""
         if self._requested is None:
             self._requested = number
@@ -85,7 +85,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.hear(int(number))
+        self.take(int(number))
         if number == signal.SIGINT:
             self._interrupts += 1
             if self._interrupts > 1:

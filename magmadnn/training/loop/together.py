@@ -45,7 +45,7 @@ class Together:
         self.way, self._comm = way, way.workers()
         self._agreement = SameDecisions(self._comm)
         self._known: dict[str, Setting] = {}
-        self._heard: int | None = None  # a signal that all ranks know of
+        self._signal: int | None = None  # a signal that all ranks know of
         # of the model's values, before callbacks of rank 0
         self._versions: dict[str, int | None] = {}
 
@@ -58,7 +58,9 @@ class Together:
         """The callbacks that are called on this rank."""
         if self.is_first:
             return list(callbacks)
-        others = [found for callback in callbacks if (found := callback.elsewhere()) is not None]
+        others = [
+            found for callback in callbacks if (found := callback._on_other_ranks()) is not None
+        ]
         return [callback for callback in callbacks if callback.is_everywhere] + others[:1]
 
     def look_for_shards(self, callbacks: Sequence[Callback]) -> None:
@@ -228,15 +230,15 @@ class Together:
         if self._comm.size == 1 or self._is_paused_later(fit):
             return
         settings, written = fit.step.overrides, self._written(fit)
-        heard = next((n for c in fit.callbacks if (n := c.interrupted_by) is not None), None)
+        signal = next((n for c in fit.callbacks if (n := c._ending_signal) is not None), None)
         news = fit.stopped is not None or (self.is_first and settings != self._known)
-        news = news or heard != self._heard
+        news = news or signal != self._signal
         if self._agreement.all(not (news or written), "nothing has changed"):
             return
         self._share(fit, written)
         told = settings_of(fit)
-        found: list[Any] = self._comm.exchange([fit.stopped, fit.goes_on, told, heard])
-        self._hear(fit, [number for *_, number in found if number is not None])
+        found: list[Any] = self._comm.exchange([fit.stopped, fit.goes_on, told, signal])
+        self._take_signals(fit, [number for *_, number in found if number is not None])
         first = found[0][2]
         if lost := [
             name for name, value in first.items() if value is None and name not in settings
@@ -254,12 +256,12 @@ class Together:
                 fit.stopped, fit.goes_on = reason, goes_on
                 return
 
-    def _hear(self, fit: Fit, numbers: Sequence[int]) -> None:
+    def _take_signals(self, fit: Fit, numbers: Sequence[int]) -> None:
         """Whichever rank a signal came to, all end by it, once rank 0 has saved."""
         if numbers:
-            self._heard = numbers[0]
+            self._signal = numbers[0]
             for callback in fit.callbacks:
-                callback.hear(numbers[0])
+                callback._take_signal(numbers[0])
 
     def ends(self, fit: Fit) -> None:
         """After `on_train_end`: all ranks have the values that a callback on rank 0 has set there."""
