@@ -136,7 +136,7 @@ def triangle_at_once(a: Array, b: Array, lower: bool, transpose: bool) -> Array 
     return None if wrong else x
 
 
-def solution_at_once(a: Array, b: Array, transpose: bool, of: str) -> Array | None:
+def solution_at_once(a: Array, b: Array, transpose: bool, of: str, refuses: bool) -> Array | None:
     """Solutions by factors of the transpose, which lies in the order of columns."""
     if _are_many(a, b):
         return _stack("gesv", (transpose,), (a, b), b.shape[-2:])

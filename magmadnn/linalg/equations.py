@@ -50,7 +50,6 @@ from ._matrices import (
 from ._operands import SlogdetResult, operand, operands, refuse_unless_square, truth
 from .factorisations import factorisation, triangular
 from .factorisations.elimination import (
-    GRADIENT,
     eliminated,
     exchanging,
     lu_factored,
@@ -65,10 +64,10 @@ from .iterative.refinement import refined
 # --- solve ----------------------------------------------------------------------------------------
 
 
-def _numpy(a: Array, b: Array, transpose: bool, of: str) -> Array:
+def _numpy(a: Array, b: Array, transpose: bool, of: str, refuses: bool) -> Array:
     a, b = computed(a, b)
     refuse_unless_finite(of, "a", a)
-    if not of.startswith(GRADIENT):
+    if refuses:
         refuse_unless_finite(of, "b", b)
     try:
         return np.linalg.solve(np.swapaxes(a, -1, -2) if transpose else a, b)
@@ -79,20 +78,24 @@ def _numpy(a: Array, b: Array, transpose: bool, of: str) -> Array:
         ) from None
 
 
-def _decomposed(a: Any, b: Any, transpose: bool, of: str) -> Any:
-    factors = lu_factored(a)
-    return transposed(lu_solved(factors, transposed(b), transpose=transpose, of=of))
+def _decomposed(a: Any, b: Any, transpose: bool, of: str, refuses: bool) -> Any:
+    x = lu_solved(lu_factored(a), transposed(b), transpose=transpose, of=of, refuses=refuses)
+    return transposed(x)
 
 
-def _vjp(g: Any, x: Any, a: Any, b: Any, transpose: bool, of: str) -> tuple[Any, Any]:
-    """With op(A) X = B: dB = op(A)^-T dX, d op(A) = -dB X^T."""
-    of = of if of.startswith(GRADIENT) else GRADIENT + of
-    db = solved(a, g, transpose=not transpose, of=of)
+def _vjp(g: Any, x: Any, a: Any, b: Any, transpose: bool, of: str, refuses: bool) -> Any:
+    """With op(A) X = B: dB = op(A)^-T dX, d op(A) = -dB X^T.
+
+    The right side G may have overflowed, as with mixed_fp16, whose step is left out then: it is not
+    refused, so that NaN and infinity stay in their matrix.
+    """
+    of = f"gradient of {of}" if refuses else of  # else it is one already
+    db = solved(a, g, transpose=not transpose, of=of, refuses=False)
     left, right = (x, db) if transpose else (db, x)
     return -matmul(left, transposed(right)), db
 
 
-def _reference(a: Array, b: Array, transpose: bool, of: str) -> Array:
+def _reference(a: Array, b: Array, transpose: bool, of: str, refuses: bool) -> Array:
     inverse = np.linalg.inv(np.swapaxes(a, -1, -2) if transpose else a)
     return np.asarray(np.matmul(inverse, b))
 
@@ -120,7 +123,7 @@ solved: Op = Op(
     vjp=_vjp,
     reference=_reference,
     samples=_samples,
-    attributes={"transpose": False, "of": "solve"},
+    attributes={"transpose": False, "of": "solve", "refuses": True},
 )
 
 
@@ -173,7 +176,7 @@ def _by_factors(a: Any, b: Any) -> Any:
     if (at_once := known(a, b)) is not None and a.ndim > 1 and b.ndim > 0:
         values, right = at_once.arrays
         right = right[:, None] if b.ndim == 1 else right
-        x = solved.compute([values, right], {"transpose": False, "of": "solve"})
+        x = solved.compute([values, right], solved.attributes)
         return at_once.given(x[..., 0] if b.ndim == 1 else x)
     a, b = operands("solve", ("a", a, 2), ("b", b, 1))
     if b.ndim == 1:
@@ -198,7 +201,7 @@ def inv(a: Any) -> Any:
         if is_finite(values) and (found := inverse_at_once(values)) is not None:
             return at_once.given(found)
         one = np.eye(a.shape[-1], dtype=values.dtype)
-        return at_once.given(solved.compute([values, one], {"transpose": False, "of": "inv"}))
+        return at_once.given(solved.compute([values, one], {**solved.attributes, "of": "inv"}))
     a = operand("inv", "a", a, 2)
     return inverse(a, of="inv")
 

@@ -11,9 +11,12 @@ import pytest
 
 import magmadnn as md
 from magmadnn.compiler.kernels.library import Library
-from magmadnn.errors import GraphError
+from magmadnn.errors import GraphError, NumericError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.node import placeholder
+from magmadnn.graph.node import placeholder, topological
+from magmadnn.graph.op import Op
+from magmadnn.linalg.equations import solved
+from magmadnn.linalg.factorisations.elimination import lu_factored, lu_solved
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.host_call import HostCall
 from magmadnn.runtime.cpu.matrices import lapack
@@ -192,3 +195,29 @@ def test_steps_of_mixed_fp16_whose_gradients_overflow_are_left_out(function: str
         assert left_out and last < first  # all of the first epoch, and not all of the others
         found.append(last)
     assert found[0] == pytest.approx(found[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("op", [solved, lu_solved], ids=lambda op: op.name)
+@pytest.mark.parametrize("of", ["solve", "gradient of solve"])
+def test_right_sides_that_are_not_finite_are_refused_unless_they_may_be(op: Op, of: str) -> None:
+    """Whatever the name in the message: gradients say so by an attribute."""
+    a = np.stack([definite(3), definite(3)])
+    b = np.ones((2, 3, 3))
+    b[1, 0, 2] = np.inf
+    first = lu_factored.compute([a], {}) if op is lu_solved else a
+    given = {"transpose": False, "of": of, "refuses": True}
+    with pytest.raises(NumericError, match=f"^{of}: b"):
+        op.compute([first, b], given)
+    x = op.compute([first, b], given | {"refuses": False})
+    assert np.isfinite(x[0]).all() and not np.isfinite(x[1]).all()
+
+
+def test_gradients_of_any_order_refuse_nothing_and_are_named_once() -> None:
+    a = md.variable("a", np.array([[3.0, 1.0], [0.5, 2.0]]))
+    b = md.variable("b", np.array([[1.0], [2.0]]))
+    x = md.linalg.solve(a, b)
+    first = md.grad(md.ops.sum(x**3), a)
+    second = md.grad(md.ops.sum(first**2), a)
+    order = topological([second.node], lambda n: n.inputs)
+    settings = {(n.attributes["of"], n.attributes["refuses"]) for n in order if n.op is solved}
+    assert settings == {("solve", True), ("gradient of solve", False)}

@@ -29,9 +29,6 @@ from magmadnn.linalg._elsewhere import factored, lies_elsewhere, substituted
 from magmadnn.linalg._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
 
 _LARGE = 32  # rows from which on a call for each matrix is faster
-# What `of` begins with in gradients. Theirs may overflow, as with mixed_fp16, whose step is left out then; so
-# NaN and infinity on the right stay in their matrix.
-GRADIENT = "gradient of "
 _WHY = "what is made of factors has gradients of its own"
 
 
@@ -157,14 +154,14 @@ def _solved_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes
     return by_signature("... n n, ... k n -> ... k n")(words, [square, specs[1]], attributes)
 
 
-def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
+def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str, refuses: bool) -> Array:
     """Substitution by LAPACK's getrs; without it, or for many small ones, by equations with each triangle.
 
     Raises:
-        NumericError: for a 0 in U, or a right side that is not finite, but not in gradients.
+        NumericError: for a 0 in U, and if it `refuses` one, for a right side that is not finite.
     """
     factors, b = computed(factors, b)
-    if not of.startswith(GRADIENT):
+    if refuses:
         refuse_unless_finite(of, "b", np.swapaxes(b, -1, -2))
     exchanges, both = (
         factors[..., 0, :].real.astype(np.int64),
@@ -240,7 +237,7 @@ def order_of(exchanges: Array, rows: int | None = None) -> Array:
     return order
 
 
-def _solved_reference(factors: Array, b: Array, transpose: bool, of: str) -> Array:
+def _solved_reference(factors: Array, b: Array, transpose: bool, of: str, refuses: bool) -> Array:
     exchanges, both = factors[..., 0, :].astype(np.int64), np.swapaxes(factors[..., 1:, :], -1, -2)
     n = both.shape[-1]
     product = (np.tril(both, -1) + np.eye(n)) @ np.triu(both)
@@ -275,7 +272,7 @@ lu_solved: Op = Op(
     vjp=NoGradient(why=_WHY),
     reference=_solved_reference,
     samples=_solved_samples,
-    attributes={"transpose": REQUIRED, "of": REQUIRED},
+    attributes={"transpose": REQUIRED, "of": REQUIRED, "refuses": True},
 )
 
 takes_complex(lu_factored, lu_solved)
