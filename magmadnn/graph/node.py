@@ -23,9 +23,9 @@ from magmadnn.errors import DTypeError, GraphError, MagmaDNNError, ShapeError
 from magmadnn.memory.dtypes import as_dtype, refuse_masked
 
 from .dim import Dim, Inner, Size, substitute
+from .flattening import flatten, needed, unflatten
 from .op import Array, Op, OpKind, as_arrays, is_number
 from .operators import Operators
-from .parting import joined, needed, parted
 from .signature import OpWords, shape_text
 from .spec import Spec
 
@@ -118,10 +118,10 @@ class Node(Operators):
         return f"<{self.label}: {self.spec}>"
 
     def __getstate__(self) -> list[Any]:
-        return parted(topological([self], needed), self)[0]
+        return flatten(topological([self], needed), self)[0]
 
     def __setstate__(self, entries: list[Any]) -> None:
-        joined(entries, Node, self)
+        unflatten(entries, Node, self)
 
 
 class Together:
@@ -131,11 +131,11 @@ class Together:
         self.nodes = list(nodes)
 
     def __getstate__(self) -> tuple[list[Any], list[int]]:
-        entries, numbers = parted(topological(self.nodes, needed))
+        entries, numbers = flatten(topological(self.nodes, needed))
         return entries, [numbers[node] for node in self.nodes]
 
     def __setstate__(self, state: tuple[list[Any], list[int]]) -> None:
-        made = joined(state[0], Node)
+        made = unflatten(state[0], Node)
         self.nodes = [made[number] for number in state[1]]
 
 

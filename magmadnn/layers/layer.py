@@ -98,13 +98,13 @@ class LayerCall:
         """The same call in a graph in which nodes have others in their place."""
         return LayerCall(self.layer, tuple(nodes.get(i, i) for i in self.inputs))
 
-    def parted(self, numbers: Mapping[Node, int]) -> PartedCall:
+    def flattened(self, numbers: Mapping[Node, int]) -> FlatCall:
         """The same call of numbered nodes."""
-        return PartedCall(self.layer, tuple(numbers[i] for i in self.inputs))
+        return FlatCall(self.layer, tuple(numbers[i] for i in self.inputs))
 
 
 @dataclass(frozen=True)
-class PartedCall:
+class FlatCall:
     """A `LayerCall` without its nodes, as it is copied and pickled."""
 
     layer: Layer

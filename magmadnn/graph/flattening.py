@@ -14,7 +14,7 @@ def needed(node: Any) -> tuple[Any, ...]:
     return node.inputs if node.origin is None else (*node.inputs, *node.origin.inputs)
 
 
-def parted(order: Sequence[Any], itself: Any = None) -> tuple[list[Any], dict[Any, int]]:
+def flatten(order: Sequence[Any], itself: Any = None) -> tuple[list[Any], dict[Any, int]]:
     """Nodes with numbers in place of what they were made from, and these numbers.
 
     Leaves are themselves, so that what shares a variable does so afterwards too; not `itself`, which asks.
@@ -27,7 +27,7 @@ def parted(order: Sequence[Any], itself: Any = None) -> tuple[list[Any], dict[An
     entries: list[Any] = []
     for node in order:
         inputs = [numbers[i] for i in node.inputs]
-        origin = node.origin and node.origin.parted(numbers)
+        origin = node.origin and node.origin.flattened(numbers)
         numbers[node] = len(entries)
         leaf = node is not itself and not inputs and origin is None
         own = None if leaf else {name: getattr(node, name) for name in FIELDS}
@@ -35,8 +35,8 @@ def parted(order: Sequence[Any], itself: Any = None) -> tuple[list[Any], dict[An
     return entries, numbers
 
 
-def joined(entries: Sequence[Any], kind: type[Any], itself: Any = None) -> list[Any]:
-    """The nodes of `parted`, made anew.
+def unflatten(entries: Sequence[Any], kind: type[Any], itself: Any = None) -> list[Any]:
+    """The nodes of `flatten`, made anew.
 
     Args:
         entries: from there.
