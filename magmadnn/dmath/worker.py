@@ -230,9 +230,15 @@ def _why_not(found: Any) -> Failed | None:
 
 
 def _forgive(found: Any) -> None:
-    """The client is told of a write that has changed nothing: the values from before count again."""
+    """The client is told of one write, of those that `_why_not` finds the first: it is told once.
+
+    If it has changed nothing, the values from before count again.
+    """
     if isinstance(found, Replica):
-        found.failed, found = None, found.source
+        if found.failed is not None:
+            found.failed = None
+            return  # a write to the original is told later
+        found = found.source
     if isinstance(found, Parts) and found.data.failed is not None:
         if found.data.failed.changed_nothing:
             found.data.failed = None

@@ -63,6 +63,20 @@ def test_refusals_that_an_operation_finds_itself() -> None:
     np.testing.assert_array_equal(np.asarray(follows), np.full(2, 2.0))
 
 
+def test_refused_writes_to_a_replica_and_its_original_are_told_each() -> None:
+    w = alone()
+    A, bad = w.ones((4, 4)), dm.cholesky(-1.0 * w.eye(4))
+    follows = A.replica()
+    follows += 1
+    A += bad
+    with pytest.raises(ArgumentError, match="add: a replica has the values of its original"):
+        np.asarray(follows)
+    with pytest.raises(NumericError, match=REFUSED):
+        np.asarray(follows)
+    for x in (A, follows):
+        np.testing.assert_array_equal(np.asarray(x), np.ones((4, 4)))
+
+
 @pytest.mark.parametrize("error", [ArgumentError("after a block"), OutOfMemoryError("on one")])
 def test_a_write_that_broke_off_leaves_no_array_that_looks_right(
     error: Exception, monkeypatch: pytest.MonkeyPatch
