@@ -117,14 +117,36 @@ def test_hard_matrices(device: str, dtype: str) -> None:
 
 
 @needs_compiler
-def test_bits_of_a_matrix_do_not_depend_on_those_beside_it() -> None:
-    """Though a warp turns until all of its matrices are done."""
-    a = RNG.normal(size=(37, 6, 6))
-    a[5] = np.eye(6)
-    rows = [*range(37)][::-1]
-    ((u, s, v, _), (u2, s2, v2, _)) = decomposed("emulated", [(a, False), (a[rows], False)])
-    for one, other in ((u, u2), (s, s2), (v, v2)):
+@pytest.mark.parametrize(("count", "side"), [(37, 6), (5, 20)])
+def test_bits_of_a_matrix_do_not_depend_on_those_beside_it_in_a_stack(
+    count: int, side: int
+) -> None:
+    """Though a warp turns until all of its matrices are done. One alone may have more warps: `svd` says so."""
+    a = RNG.normal(size=(count, side, side))
+    a[3] = np.eye(side)
+    rows = [*range(count)][::-1]
+    stacks = [(a, False), (a[rows], False), (a[2:4], False)]
+    whole, turned, few = decomposed("emulated", stacks)
+    for one, other, part in zip(whole, turned, few, strict=True):
         assert np.array_equal(one[rows], other)
+        assert np.array_equal(one[2:4], part)
+
+
+def test_only_a_matrix_alone_may_have_more_warps() -> None:
+    """Of stacks of several matrices never; of one where `svd` says that its last digits may be others."""
+
+    def warps(rows: int, columns: int, count: int) -> int:
+        values = dict.fromkeys(singular.SmallSingular.slots, 8) | {"matrices": count}
+        variant = singular.small_singular("float64", rows, columns, (True, False), values).variant
+        assert isinstance(variant, singular.SmallSingular)
+        return variant.warps
+
+    for p in range(1, 65):
+        for q in range(1, p + 1):
+            alone, several = ({warps(*s, n) for s in ((p, q), (q, p))} for n in (1, 2))
+            assert several == {warps(p, q, 10_000)}
+            assert alone == several or (p >= 17 and 5 <= q <= 32), (p, q)
+    assert warps(20, 20, 1) > warps(20, 20, 2)
 
 
 @pytest.mark.parametrize("device", DEVICES)
