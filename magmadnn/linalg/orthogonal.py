@@ -276,7 +276,10 @@ def _qr(a: Any, mode: str, pivoting: bool) -> Any:
 
 
 def _pivoted_on_device(a: Any, mode: str) -> tuple[Tensor, ...] | None:
-    """The same of one real matrix of a GPU's memory; None for others, and for what is not finite."""
+    """The same of one real matrix of a GPU's memory; None for others, and for what is not finite.
+
+    And where the device cannot find it: without memory for it, or where a call of it or of a library fails.
+    """
     if (
         type(a) is not Tensor
         or a.kind is not Kind.DEVICE
@@ -292,7 +295,7 @@ def _pivoted_on_device(a: Any, mode: str) -> tuple[Tensor, ...] | None:
     try:
         with cupy.cuda.Device(a.device):
             found = on_device(cupy, cupy.asarray(a), a.device)
-    except MemoryError:
+    except (RuntimeError, MemoryError):
         return None
     if found is None:
         return None

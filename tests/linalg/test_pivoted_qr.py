@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import magmadnn as md
 from magmadnn.backends.cuda import available
 from magmadnn.compiler.cuda.library import geqp3
 from magmadnn.compiler.cuda.module import OPTIONS, module_text
-from magmadnn.errors import NumericError
+from magmadnn.errors import DeviceError, NumericError
 from magmadnn.linalg import orthogonal
 from magmadnn.linalg.pivoted import reflections
 from tests.compiler.cuda.nvrtc import compiled, library_of
@@ -110,6 +112,33 @@ def test_hard_matrices(dtype: str) -> None:
     ]
     for a, exact in [*cases, (kahan, False), (np.zeros((7, 7)), True)]:
         check(a.astype(dtype), *factorised(a.astype(dtype)), exact)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("cublas"), MemoryError(), DeviceError("launch")])
+def test_what_the_device_cannot_do_the_host_does(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+
+    def fails(cupy: object, a: object, device: int) -> None:
+        asked.append(device)
+        raise error
+
+    cuda = SimpleNamespace(Device=lambda number: nullcontext())
+    monkeypatch.setattr(orthogonal, "LEAST_PIVOTED", 1)
+    monkeypatch.setattr(
+        orthogonal, "array_library", lambda: SimpleNamespace(cuda=cuda, asarray=lambda a: a)
+    )
+    monkeypatch.setattr(reflections, "on_device", fails)
+    a = RNG.normal(size=(7, 5))
+    with emulated_device():
+        found = md.linalg.qr(md.Tensor.holding(a, "DEVICE"), pivoting=True)
+        q, r, order = (x.read() for x in found)
+    assert len(asked) == 1
+    assert np.array_equal(order, linalg.qr(a, pivoting=True)[2])
+    # 5 reflections of 7 eps each at most, which add up at random
+    bound = 8 * np.finfo(a.dtype).eps * 7**0.5 * np.linalg.norm(a, 2)
+    assert np.abs(q @ r - a[:, order]).max() <= bound
 
 
 @pytest.mark.skipif(library_of(13) is None, reason="there is no compiler of CUDA")
