@@ -17,10 +17,8 @@ from magmadnn.runtime.cuda.code import functions_of
 
 # `to -= a b`: addresses, elements from column to column of a and to, rows, columns, and columns of a
 Subtract = Callable[[int, int, int, int, int, int, int], None]
-_KEPT, _MOST_KEPT = (
-    4,
-    32 << 20,
-)  # factorisations for the next matrix of the same sizes, and bytes of each
+_KEPT = 4  # factorisations for the next matrix of the same sizes
+_MOST_KEPT = 32 << 20  # bytes of each
 
 
 class Reflections:
@@ -39,12 +37,8 @@ class Reflections:
         self, engine: Engine, subtract: Subtract, dtype: str, m: int, n: int,
         room: Callable[[int, str], int],
     ) -> None:  # fmt: skip
-        self._engine, self._subtract, self._sizes, self._item = (
-            engine,
-            subtract,
-            (m, n),
-            np.dtype(dtype).itemsize,
-        )
+        self._engine, self._subtract = engine, subtract
+        self._sizes, self._item = (m, n), np.dtype(dtype).itemsize
         self._heads, steps = -(-m // ROWS), min(m, n)
         self.packed = room((n + 1) * m, dtype)
         self.order = room(n, "int64")
