@@ -201,9 +201,9 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     On a GPU by a kernel of our own up to 64 rows and columns, which turns pairs of columns (Hestenes, 1958);
     what is below eps of the largest value is exact to that only. Others by cuSOLVER: by the polar
     decomposition from 192 columns on (gesvdp), else by Jacobi's method; values alone by products and
-    eigenvalues from 128 columns on. Bits of a matrix do not depend on those beside it in a stack, nor for that
-    kernel on how many they are; but a stack of one, as a matrix alone, may have more threads for each column
-    (17 rows or more, 5 to 32 columns, or the same turned), and so other last digits than in a stack of several.
+    eigenvalues from 128 columns on. The kernel gives a matrix the same bits in any stack of several; one
+    alone (17 rows or more and 5 to 32 columns, or the other way round) has more threads, which add up in
+    another order: its last digits are others.
 
     With k the smaller of m and n: U [..., m, m] and Vh [..., n, n], or [..., m, k] and [..., k, n] without
     `full_matrices`, which gradients need where m and n differ. Signs of vectors, or phases of

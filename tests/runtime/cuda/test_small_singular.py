@@ -121,7 +121,7 @@ def test_hard_matrices(device: str, dtype: str) -> None:
 def test_bits_of_a_matrix_do_not_depend_on_those_beside_it_in_a_stack(
     count: int, side: int
 ) -> None:
-    """Though a warp turns until all of its matrices are done. One alone may have more warps: `svd` says so."""
+    """Though a warp turns until all of its matrices are done. One alone may have more warps."""
     a = RNG.normal(size=(count, side, side))
     a[3] = np.eye(side)
     rows = [*range(count)][::-1]
