@@ -157,7 +157,8 @@ class DrawnSource(ArraySource):
         from magmadnn.runtime.cuda.data.arrays import copied  # needs a GPU
 
         self._table, self._epoch = copied(draw(0), images.device), 0
-        self._draw, self._coming = draw, (0, Future[Table]())
+        self._draw = draw
+        self._coming: tuple[int, Future[Table]] | None = None
         inputs: list[Any] = [images, self._table]
         super().__init__(inputs, [targets], weights, **options)
 
@@ -183,9 +184,13 @@ class DrawnSource(ArraySource):
     def _begin(self, number: int) -> None:
         """Write the table of an epoch, when nobody reads the old one, and begin to draw that of the next."""
         if number != self._epoch:
-            epoch, coming = self._coming
-            table = coming.result() if epoch == number else self._draw(number)
+            coming = self._coming
+            if coming and coming[0] == number:
+                self._coming = None  # if it has failed, the next who asks tries again
+                table = coming[1].result()
+            else:
+                table = self._draw(number)
             self._table.fill_from(table)
             self._epoch = number
-        if self._coming[0] != number + 1:
+        if self._coming is None or self._coming[0] != number + 1:
             self._coming = (number + 1, ahead(self._draw, number + 1))

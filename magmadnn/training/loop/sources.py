@@ -56,6 +56,7 @@ _AHEAD = 64  # batches of an iterable that are prepared ahead at most
 
 
 _orders: dict[tuple[int, int, int], NDArray[np.int64]] = {}
+_keeping = threading.Lock()  # orders are kept by threads that draw ahead, too
 
 
 class Source(Protocol):
@@ -174,6 +175,7 @@ class ArraySource:
             return self._chosen_of(np.arange(rows))
         begun = self._next
         if begun and begun[0] == number:
+            self._next = None  # if it has failed, the next who asks tries again
             return self._chosen_of(begun[1].result())
         return self._chosen_of(order_of(rows, seed, number, device=self._device))
 
@@ -392,14 +394,18 @@ def order_of(rows: int, seed: int, number: int, device: int | None = None) -> ND
     if rows > _MOST_KEPT:
         return order(rows, seed, number, device)
     key = (rows, seed, number)
-    if key not in _orders:
-        on_host = device is None
-        found = shuffled(rows, seed, number) if on_host else order(rows, seed, number, device)
-        found.flags.writeable = False
+    with _keeping:
+        known = _orders.get(key)
+    if known is not None:
+        return known
+    on_host = device is None
+    found = shuffled(rows, seed, number) if on_host else order(rows, seed, number, device)
+    found.flags.writeable = False
+    with _keeping:
         while len(_orders) >= _ORDERS:
-            _orders.pop(next(iter(_orders)), None)
+            del _orders[next(iter(_orders))]
         _orders[key] = found
-    return _orders[key]
+    return found
 
 
 def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:
