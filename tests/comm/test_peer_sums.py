@@ -88,8 +88,8 @@ def together(sums: list[PeerSum], calls: Any) -> None:
     def run(rank: int) -> None:
         try:
             for call in calls(rank):
-                if isinstance(call[3], bool):
-                    sums[rank].give(5, *call)
+                if isinstance(call[2], PeerCall):
+                    sums[rank].begin(5, *call)
                 else:
                     sums[rank].add(5, *call)
         except BaseException as error:
@@ -218,7 +218,8 @@ def test_each_rank_gets_bytes_of_all_others(images: Any, ranks: int) -> None:
 
     def calls(rank: int) -> Any:
         for given, found, nbytes, own in calls_of:
-            yield given[rank].data.ptr, found[rank].data.ptr, nbytes, own
+            call = PeerCall(nbytes, "", "", own)
+            yield given[rank].data.ptr, found[rank].data.ptr, call
 
     together(sums, calls)
     for found, expected in checks:

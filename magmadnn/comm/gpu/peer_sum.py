@@ -125,18 +125,6 @@ class PeerSum:
         """
         self.begin(stream, source, result, PeerCall(count, dtype, stored or dtype, own))
 
-    def give(self, stream: int, source: int, result: int, nbytes: int, own: bool) -> None:
-        """Give a stream, which may be captured, a call by which each rank gets bytes of all others.
-
-        Args:
-            stream: CUDA's.
-            source: address of what this rank gives: the same `nbytes` to all, or with `own` others to each.
-            result: address of what it gets, in the order of ranks.
-            nbytes: that a rank gets of each.
-            own: whether each gets others.
-        """
-        self.begin(stream, source, result, PeerCall(nbytes, "", "", own))
-
     def kernel_of(self, source: int, result: int, call: PeerCall) -> OwnKernel:
         """The launch that `begin` makes."""
         kernel, words = self._call_of(*call)
@@ -145,7 +133,15 @@ class PeerSum:
         return OwnKernel(kernel.kernel.ptr, grid, block, numbers)
 
     def begin(self, stream: int, source: int, result: int, call: PeerCall) -> None:
-        """Give a stream, which may be captured, a call; addresses as for `add` and `give`."""
+        """Give a stream, which may be captured, a call.
+
+        Args:
+            stream: CUDA's.
+            source: address of what this rank gives: `call.items` elements, or bytes without dtypes; with
+                `call.own` so many for each rank in turn.
+            result: address of the sums, as for `add`; without dtypes of what each rank gives, in their order.
+            call: the same on all ranks.
+        """
         kernel, words = self._call_of(*call)
         words = (np.uint64(source), np.uint64(result), *words)
         on = SimpleNamespace(ptr=stream)  # all that CuPy asks of a stream

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from magmadnn.optim.inputs import Settings
 from magmadnn.parallel.agreement import choose_alike
 from magmadnn.parallel.way import even_rows
 from magmadnn.runtime import Executable
-
-if TYPE_CHECKING:
-    pass
 
 
 class StepOfParts(Protocol):

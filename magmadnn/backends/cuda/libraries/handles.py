@@ -51,7 +51,7 @@ class Handles:
     def often(self, node: MatrixNode, name: str) -> Callable[..., None]:
         """The same function, to be called many times in a row with what it is told behind the handle.
 
-        Nothing else is given to cuBLAS meanwhile: the workspace is told once.
+        Nothing with another workspace is given to cuBLAS meanwhile: it is told once.
         """
         self.caller.begin(
             self._blas, "cublasSetWorkspace_v2", self._blas_handle, c_void_p(node.workspace),
