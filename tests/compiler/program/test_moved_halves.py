@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
+from magmadnn.compiler.plan import planning
+from magmadnn.compiler.plan.built_alike import reuse
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.program.moved_halves import move_halves
 from magmadnn.compiler.program.verify import verify
@@ -16,6 +18,7 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation, placeholder
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 RNG = np.random.default_rng(11)
 
@@ -95,3 +98,40 @@ def test_only_plans_of_devices_have_it() -> None:
 
     assert halves(rounding=False)
     assert not halves(rounding=True)
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ["rounded behind", "widened before"])
+def test_kernels_store_the_same_halves_at_the_end_of_the_range(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """float16 ends at 65504: what is at least 65520 is infinite, be it rounded before it is moved or behind."""
+    x, w = given()
+    wave = ops.add(x, ops.abs(x) * 2.0**-30)  # computed by a kernel; what it adds is rounded off
+    halves = (
+        rounded(merged(wave), "float16") if order[0] == "r" else merged(rounded(wave, "float16"))
+    )
+    outputs = [halves, ops.maximum(halves, -60_000.0) @ w]
+    values = 65504 + np.linspace(-40, 40, 60).astype(np.float32).reshape(3, 4, 5)
+    values[0, 0, :3] = 65520, np.nextafter(np.float32(65520), np.float32(0)), 65536
+    values[1:2] *= -1
+    feeds = {x.node: values, w.node: RNG.uniform(0.5, 1.5, w.shape).astype(np.float32)}
+
+    def computed() -> tuple[str, list[np.ndarray]]:
+        reuse._templates.clear()
+        run = Executable([y.node for y in outputs], executor="native", device="cuda", check=True)
+        return run.text({}), run.run(feeds)
+
+    with emulated_device():
+        text, found = computed()
+        monkeypatch.setitem(planning.LOOKS_FOR, "move_halves", lambda node: False)
+        text_of_others, others = computed()
+    reuse._templates.clear()
+    assert text != text_of_others
+    for one, other in zip(found, others, strict=True):
+        np.testing.assert_array_equal(one, other)
+    expected = (values + np.abs(values) * np.float32(2.0**-30)).transpose(0, 2, 1).reshape(3, 20)
+    with np.errstate(over="ignore"):
+        expected = expected.astype(np.float16).astype(np.float32)
+    assert 10 < np.isinf(expected).sum() < 50
+    np.testing.assert_array_equal(found[0], expected)
