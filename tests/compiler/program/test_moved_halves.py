@@ -105,7 +105,7 @@ def test_only_plans_of_devices_have_it() -> None:
 def test_kernels_store_the_same_halves_at_the_end_of_the_range(
     order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """float16 ends at 65504: what is at least 65520 is infinite, be it rounded before it is moved or behind."""
+    """float16 ends at 65504; from 65520 on numbers are infinite, rounded before they are moved or behind."""
     x, w = given()
     wave = ops.add(x, ops.abs(x) * 2.0**-30)  # computed by a kernel; what it adds is rounded off
     halves = (
