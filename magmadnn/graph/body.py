@@ -15,7 +15,7 @@ from itertools import islice
 from types import MappingProxyType
 
 from .dim import Dim, Inner, Size, dims_of, substitute
-from .node import PLACEHOLDER, Node, Together, rebuild, resolve_phase, scoped, with_inputs
+from .node import PLACEHOLDER, Node, SharedGraph, rebuild, resolve_phase, scoped, with_inputs
 from .op import Op, OpKind
 from .program import Program
 from .spec import Spec
@@ -50,11 +50,11 @@ class Body(Inner):
     saved: tuple[Node, ...] = ()
     _phases: dict[bool, Body] = field(default_factory=dict, init=False)
 
-    def __getstate__(self) -> tuple[Together, list[int]]:
+    def __getstate__(self) -> tuple[SharedGraph, list[int]]:
         groups = [getattr(self, name) for name in _GROUPS]
-        return Together([node for group in groups for node in group]), [len(g) for g in groups]
+        return SharedGraph([node for group in groups for node in group]), [len(g) for g in groups]
 
-    def __setstate__(self, state: tuple[Together, list[int]]) -> None:
+    def __setstate__(self, state: tuple[SharedGraph, list[int]]) -> None:
         nodes = iter(state[0].nodes)
         own = {name: tuple(islice(nodes, n)) for name, n in zip(_GROUPS, state[1], strict=True)}
         vars(self).update(own, _phases={})

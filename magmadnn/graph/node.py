@@ -10,7 +10,7 @@ prediction, and `update` passes its operand through and, in training, gives a va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -124,7 +124,7 @@ class Node(Operators):
         unflatten(entries, Node, self)
 
 
-class Together:
+class SharedGraph:
     """Nodes that are copied and pickled as one graph: what several need is there once afterwards too."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -423,7 +423,8 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
     """The graph of one phase, without `phase` and `update` nodes, and the updates that it makes.
 
     Outside training there are no updates. Where a variable is updated several times, as by a layer that is
-    called twice, each update starts from what the one before has left; all else reads the variable as it was.
+    called twice, each update starts from what the one before has left; all else reads the variable as it was,
+    which includes what earlier updates have passed on.
     """
 
     def children(node: Node) -> tuple[Node, ...]:
@@ -436,6 +437,7 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
         return list(outputs), []
     new: dict[Node, Node] = {}
     updates: dict[Node, Node] = {}
+    left: dict[Node, set[Node]] = {}  # of each variable, what its updates so far have passed on
     for node in order:
         inputs = tuple(new[i] for i in children(node))
         if node.op is PHASE or node.op is UPDATE:
@@ -443,21 +445,29 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
         else:
             new[node] = _in_phase(_renewed(node, inputs, {}), training)
         if node.op is UPDATE and training:
-            _, target, value = inputs
-            updates[target] = _after(updates[target], *inputs) if target in updates else value
+            passed, target, value = inputs
+            ends = left.setdefault(target, {target})
+            updates[target] = (
+                _after(updates[target], ends, target, value) if target in updates else value
+            )
+            ends.update(_down_to(ends, passed))
     return [new[node] for node in outputs], list(updates.items())
 
 
-def _after(earlier: Node, passed: Node, target: Node, value: Node) -> Node:
-    """An update's value from `earlier` on; what `passed` is computed from reads the variable as it was."""
-    ends = {target, *topological([passed])}
+def _after(earlier: Node, ends: Set[Node], target: Node, value: Node) -> Node:
+    """An update's value from `earlier` on; `ends`, the target among them, read the variable as it was."""
     new = {target: earlier}
-    for node in topological([value], lambda node: () if node in ends else node.inputs):
+    for node in _down_to(ends, value):
         if node not in new:
             new[node] = (
                 node if node in ends else with_inputs(node, tuple(new[i] for i in node.inputs))
             )
     return new[value]
+
+
+def _down_to(ends: Set[Node], node: Node) -> list[Node]:
+    """What a node is computed from, as `topological`, no further than to nodes of `ends`."""
+    return topological([node], lambda n: () if n in ends else n.inputs)
 
 
 def differs_by_phase(node: Node) -> bool:

@@ -54,6 +54,64 @@ def test_a_layer_that_is_called_several_times_follows_the_batches_of_all_calls(
     np.testing.assert_allclose(shared.running_variance.value, variance, rtol=64 * EPS)
 
 
+class Centre(layers.Layer):
+    """Subtracts a running mean, as it was or as it has just become."""
+
+    updated: bool = False
+
+    def build(self, x: Any) -> None:
+        self.mean = self.state("mean", x.shape[1:], md.init.ones(), x.dtype)
+
+    def forward(self, x: Any) -> Any:
+        running = 0.75 * self.mean + 0.25 * x.mean(axis=0)
+        return md.with_update(x - (running if self.updated else self.mean), self.mean, running)
+
+
+@pytest.mark.parametrize("updated", [False, True])
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_state_takes_in_all_calls_whatever_these_pass_on(updated: bool, chained: bool) -> None:
+    """The results are computed from the state as it was before all of the calls."""
+    rng = np.random.default_rng(8)
+    x, z = placeholder("x", (None, 3), "float64"), placeholder("z", (None, 3), "float64")
+    a, b = rng.normal(1, 2, (7, 3)), rng.normal(-3, 0.5, (7, 3))
+    centre = Centre(updated)
+
+    def passed(rows: Any) -> Any:
+        return rows - (0.75 + 0.25 * rows.mean(0) if updated else 1.0)
+
+    first = centre(x)
+    out = centre(centre(first)) if chained else centre(first) + centre(z)
+    batches = [a, passed(a), passed(passed(a)) if chained else b]
+    got = np.asarray(out.eval({x: a} if chained else {x: a, z: b}, training=True))
+    expected = passed(batches[2]) + (0.0 if chained else passed(passed(a)))
+    np.testing.assert_allclose(got, expected, atol=64 * EPS)
+    mean = np.ones(3)
+    for rows in batches:
+        mean = 0.75 * mean + 0.25 * rows.mean(0)
+    np.testing.assert_allclose(centre.mean.value, mean, atol=64 * EPS)
+
+
+class Counter(layers.Layer):
+    """Adds how often it was called, this call with it."""
+
+    def build(self, x: Any) -> None:
+        self.count = self.state("count", (), md.init.zeros(), x.dtype)
+
+    def forward(self, x: Any) -> Any:
+        after = self.count + 1.0
+        return md.with_update(x + after, self.count, after)
+
+
+def test_a_counter_that_is_passed_on_counts_each_call() -> None:
+    counter, x = Counter(), placeholder("x", (None, 3), "float64")
+    out = counter(x) + counter(x * 2) + counter(x)
+    out.eval({x: np.ones((2, 3))}, training=True)
+    assert counter.count.value == 3
+    chain = Counter()
+    chain(chain(chain(x))).eval({x: np.ones((2, 3))}, training=True)
+    assert chain.count.value == 3
+
+
 def test_gamma_and_beta_are_trained_and_start_at_one_and_zero() -> None:
     layer = layers.BatchNorm()
     layer(placeholder("x", (None, 3)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError
-from magmadnn.graph.node import Node, Together
+from magmadnn.graph.node import Node, SharedGraph
 from magmadnn.graph.op import Array
 from magmadnn.optim import Optimizer, Step, Transform
 from magmadnn.optim.building.accumulation import Accumulation
@@ -184,7 +184,7 @@ def state_to_copy(model: Model) -> dict[str, Any]:
     that would have gone on in the original too.
     """
     compiled = {"_step": None, "_evaluation": None, "_prediction": None, "_heads": None}
-    outputs = {"outputs": Together([output.node for output in model.outputs])}
+    outputs = {"outputs": SharedGraph([output.node for output in model.outputs])}
     return vars(model) | compiled | outputs | {"_carried": carried_from(model)}
 
 
