@@ -20,15 +20,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import lru_cache
-from inspect import Signature, signature
-from types import MethodType
 from typing import Any, dataclass_transform
 
 import numpy as np
 
 from magmadnn import ops
 from magmadnn.calls import check_calls, checked_method
-from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, ShapeError
+from magmadnn.errors import ArgumentError, FrozenError, GraphError, MagmaDNNError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, with_origin
@@ -38,6 +36,7 @@ from magmadnn.tensor import Operation, Variable
 from magmadnn.tensor.init import Initializer, by_name
 from magmadnn.tensor.lazy import LazyTensor
 
+from .arity import signature_of, takes
 from .settings import CURRENT, KeepsSettings
 
 Regularizer = Callable[[Operation], Operation]
@@ -60,11 +59,10 @@ class Parameter(Variable):
     Attributes:
         layer: whose it is.
         local: its name within the layer.
-        regularizer: adds to the loss in training; None for none.
         trained: whether optimisers may change it.
     """
 
-    __slots__ = ("layer", "local", "regularizer", "trained")
+    __slots__ = ("_regularizer", "layer", "local", "trained")
 
     def __init__(
         self,
@@ -77,8 +75,25 @@ class Parameter(Variable):
         super().__init__(storage.name, storage)
         self.layer = layer
         self.local = local
-        self.regularizer = regularizer
+        self._regularizer = regularizer
         self.trained = trained
+
+    @property
+    def regularizer(self) -> Regularizer | None:
+        """Adds to the loss in training; None for none. It is chosen when the parameter is made."""
+        return self._regularizer
+
+    @regularizer.setter
+    def regularizer(self, value: Regularizer | None) -> None:
+        """Refused: steps that are made would not have it, nor what is saved."""
+        setting = f"{self.local}_regularizer"
+        way = f'self.parameter("{self.local}", ..., regularizer=...) in build'
+        if setting in self.layer._names():
+            way = f"{type(self.layer).__name__}(..., {setting}=...)"
+        raise FrozenError(
+            f"{self.name}: regularizer cannot be set, it is chosen when a parameter is made: make another "
+            f"layer, with {way}"
+        )
 
     def prepare(self, seed: int) -> None:
         """Set the seed of initial values that were not drawn yet."""
@@ -258,9 +273,9 @@ class Layer(KeepsSettings):
     def _check_number(self, inputs: Sequence[Operation]) -> None:
         """Whether `build` and `forward` take so many inputs."""
         for method in (self.forward,) if self._built else (self.build, self.forward):
-            if _takes(method, len(inputs)):
+            if takes(method, len(inputs)):
                 continue
-            taken = _signature_of(method)
+            taken = signature_of(method)
             try:
                 taken.bind(*inputs)
             except TypeError as error:
@@ -355,32 +370,6 @@ def _note_empty(kinds: Iterable[type]) -> None:
         _EMPTY.clear()
         _EMPTY.add(_Own)
     _EMPTY.update(kind for kind in kinds if not issubclass(kind, _HOLDERS))
-
-
-def _signature_of(method: Callable[..., Any]) -> Signature:
-    """What a method takes, without `self`."""
-    function = getattr(method, "__func__", None)
-    return signature(method) if function is None else _signature_of_bound(function)
-
-
-def _takes(method: Callable[..., Any], count: int) -> bool:
-    """Whether it is known already that a method takes so many inputs."""
-    function = getattr(method, "__func__", None)
-    return function is not None and _function_takes(function, count)
-
-
-@lru_cache(maxsize=256)
-def _function_takes(function: Callable[..., Any], count: int) -> bool:
-    try:
-        _signature_of_bound(function).bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=256)
-def _signature_of_bound(function: Callable[..., Any]) -> Signature:
-    return signature(MethodType(function, Layer))
 
 
 _ATOMS = frozenset((bool, int, float, str, type(None), np.dtype))  # what most settings are

@@ -378,3 +378,84 @@ def test_what_would_change_nothing_once_a_layer_was_called_is_refused() -> None:
     np.testing.assert_array_equal(model.predict(x), before)
     dense.name, dense.trainable, dense.note = "first", False, "mine"
     assert set(model.values()) == {"first/kernel", "first/bias"} and not model.parameters()
+
+
+class Holder(Layer):
+    """Makes a layer, a list, a tuple and a dict with some, and beside them what is none."""
+
+    def build(self, x: Any) -> None:
+        self.inner = layers.Dense(2)
+        self.several: Any = [layers.Dense(3), {"a": (layers.Dense(4),)}]
+        self.gains = (self.parameter("gain", x.shape[-1:], "ones", x.dtype),)
+        self.kernel = self.parameter("kernel", x.shape[-1:], "ones", x.dtype)
+        self.calls: Any = [1, {"a": (2, "b")}]
+
+    def forward(self, x: Any) -> Any:
+        self.kernel = self.kernel
+        self.calls = [*self.calls, 3]
+        x = self.several[1]["a"][0](self.several[0](x * self.gains[0] * self.kernel))
+        return self.inner(x)
+
+
+def test_parts_of_a_layer_that_was_called_can_be_neither_replaced_nor_deleted() -> None:
+    holder: Any = Holder()
+    model = md.Model([layers.Input(3), holder], loss="mse", optimizer="sgd", seed=3)
+    x = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    names, before = set(model.values()), model.predict(x)
+    new = layers.Dense(2)
+    for name, value in (("inner", new), ("several", [new]), ("gains", ()), ("inner", None)):
+        with pytest.raises(
+            FrozenError, match=rf"holder_1: {name} cannot be set once .* make another Holder, and"
+        ):
+            setattr(holder, name, value)
+    for name in ("inner", "several", "gains"):
+        with pytest.raises(FrozenError, match=f"holder_1: {name} cannot be deleted once the"):
+            delattr(holder, name)
+    with pytest.raises(FrozenError, match=r"holder_1: kernel is part of .* layer\.kernel\.assign"):
+        del holder.kernel
+    with pytest.raises(FrozenError, match="dense_2: units cannot be deleted once the layer"):
+        del holder.several[0].units
+    assert set(model.values()) == names
+    np.testing.assert_array_equal(model.predict(x), before)
+    holder.inner, holder.calls = holder.inner, [4]  # the same, and what is no part
+    del holder.calls
+    with pytest.raises(AttributeError, match="calls"):
+        _ = holder.calls
+
+
+class Outer(Layer):
+    """Sets what is another layer's while it is called itself."""
+
+    inner: Any
+
+    def forward(self, x: Any) -> Any:
+        y = self.inner(x)
+        if self.inner.units != 2:
+            self.inner.units = 2
+        return y
+
+
+def test_what_a_layer_keeps_is_set_by_its_own_formula_only() -> None:
+    inner: Any = layers.Dense(3, name="d")
+    with pytest.raises(FrozenError, match="d: units cannot be set once the layer was called"):
+        Outer(inner)(layers.Input(3))
+    assert inner.units == 3
+    inner.units = inner.units  # the value that it has
+
+
+def test_a_regularizer_is_chosen_when_a_parameter_is_made() -> None:
+    dense, scale = layers.Dense(2, kernel_regularizer=layers.L2(0.5)), Scale()
+    x = np.ones((5, 3), np.float32)
+    model = md.Model([layers.Input(3), scale, dense], loss="mse", optimizer="sgd")
+    for _ in range(2):  # before the first fit, and after it
+        with pytest.raises(
+            FrozenError,
+            match=r"dense_1/kernel: regularizer .* Dense\(..., kernel_regularizer=...\)",
+        ):
+            dense.kernel.regularizer = layers.L2(100.0)
+        with pytest.raises(
+            FrozenError, match=r'scale_1/gain: .* self.parameter\("gain", ..., regularizer=...\) in'
+        ):
+            scale.gain.regularizer = None
+        assert dense.kernel.regularizer == layers.L2(0.5)
+        model.fit(x, x[:, :2], verbose=False)

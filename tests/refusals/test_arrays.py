@@ -157,6 +157,19 @@ PYTHON: dict[str, PythonCase] = {
             "their weights as sample_weight"
         ),
     ),
+    "labels: weights of classes in rows of 0 and -1": (
+        lambda p: fit(
+            X,
+            np.where(np.arange(3) == np.arange(23)[:, None] % 3, -1, 0),
+            network(loss="mse", metrics=[]),
+            class_weight="balanced",
+        ),
+        DataError,
+        (
+            "fit: class_weight needs 0 and 1 in the columns of y, but row 0, column 0 is -1; give each row "
+            "its class as 1, or rows their weights as sample_weight"
+        ),
+    ),
     "labels: weights of classes in rows of several labels": (
         lambda p: fit(
             X,

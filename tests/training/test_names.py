@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,22 @@ def test_what_is_chosen_when_a_model_is_made_and_what_it_does_not_have_cannot_be
             setattr(model, name, 0)
     model.note, model.loss = "mine", "mae"
     assert model.note == "mine"
+
+
+def test_the_graph_of_a_model_cannot_be_assigned() -> None:
+    model: Any = md.Model([md.layers.Input(3), md.layers.Dense(2)], loss="mse", optimizer="sgd")
+    x = np.ones((5, 3), np.float32)
+    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        inputs, outputs, before = twin.inputs, twin.outputs, twin.predict(x)
+        for name, value in (("inputs", [md.layers.Input(3)]), ("outputs", [outputs[0] * 2])):
+            with pytest.raises(
+                FrozenError, match=rf"Model: {name} cannot be set.* md.Model\(inputs=..., outputs="
+            ):
+                setattr(twin, name, value)
+        assert twin.inputs is inputs and twin.outputs is outputs
+        np.testing.assert_array_equal(twin.predict(x), before)
+    doubled = md.Model(inputs=model.inputs, outputs=model.outputs[0] * 2)  # the way out
+    np.testing.assert_array_equal(doubled.predict(x), 2 * model.predict(x))
 
 
 def test_values_of_another_dtype_say_how_to_cast_them() -> None:

@@ -122,16 +122,23 @@ def _check_head(head: Head) -> None:
         )
 
 
-CHOSEN = ("precision", "device")  # when a model is made
+_GRAPH = ("inputs", "outputs")  # what the layers of a model and its programs are those of
+CHOSEN = ("precision", "device", *_GRAPH)  # when a model is made
 
 
 def check_assigned(model: Model, name: str) -> None:
     """Look whether an attribute of a model may be assigned.
 
     Raises:
-        FrozenError: what programs are compiled for is chosen when a model is made.
+        FrozenError: what programs are made of and compiled for is chosen when a model is made.
         UnknownAttributeError: for what other libraries have there, and a model does not.
     """
+    if name in _GRAPH and name in vars(model):
+        raise FrozenError(
+            f"Model: {name} cannot be set, layers and programs would stay those of the graph that it was "
+            "made with: make another one, md.Model(inputs=..., outputs=...), which shares the layers with "
+            "this one and so their values"
+        )
     if name == "layers" or (name in CHOSEN and name in vars(model)):
         raise FrozenError(
             f"Model: {name} cannot be set, it is chosen when a model is made: md.Model(..., {name}=...), "

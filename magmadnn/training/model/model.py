@@ -58,7 +58,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         inputs: in place of layers: the Inputs of a graph,
         outputs: and what is computed from them.
         loss: name, Loss or function of (predictions, targets); for several outputs a dict by `output_names`,
-            or a list in their order. One alone is the loss of each.
+            or a list in their order. One alone is the loss of each. A function is called when a step is made.
         loss_weights: of several outputs, by name or in order: what the losses are multiplied by before they
             are added; 1 where it is left out.
         optimizer: an optimiser of `md.optim`, or its name.

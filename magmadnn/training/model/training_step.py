@@ -191,4 +191,4 @@ def state_to_copy(model: Model) -> dict[str, Any]:
 def take_copied(model: Model, state: Mapping[str, Any]) -> None:
     """Make a model of what `state_to_copy` took."""
     vars(model).update(state)
-    model.outputs = [Operation(node) for node in state["outputs"].nodes]
+    vars(model)["outputs"] = [Operation(node) for node in state["outputs"].nodes]

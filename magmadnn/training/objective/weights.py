@@ -152,7 +152,14 @@ def _class_numbers(labels: Array) -> Array:
             "the weights: md.losses.CrossEntropy(class_weight=...)"
         )
     if labels.ndim == 2 and labels.shape[1] > 1:
-        ones = (labels != 0).sum(axis=1)
+        ones = (labels == 1).sum(axis=1)
+        others = (labels != 0) & (labels != 1)
+        if others.any():
+            row, column = np.argwhere(others)[0].tolist()
+            raise DataError(
+                f"fit: class_weight needs 0 and 1 in the columns of y, but row {row}, column {column} is "
+                f"{labels[row, column]}; give each row its class as 1, or rows their weights as sample_weight"
+            )
         if (ones != 1).any():
             row = int((ones != 1).argmax())
             raise DataError(
