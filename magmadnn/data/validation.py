@@ -24,6 +24,11 @@ _FOUND_FINITE = Noted()  # arrays that nobody may write are looked at once
 _FOUND_WITHIN = defaultdict[int, Noted](Noted)  # by the number of classes
 
 
+def is_numbers(value: Any) -> bool:
+    """Whether it is an array of NumPy's real numbers."""
+    return type(value) is np.ndarray and value.dtype.kind in "biuf"
+
+
 def check_arrays(
     x: Any,
     y: Any = None,

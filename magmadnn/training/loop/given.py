@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 _FOUND_GOOD: dict[str, Noted] = {}  # by the name of the loss; arrays that nobody may write
 
 
-Look = Callable[[Array], None]
-Looks = list[tuple[int, Look]]  # what looks at the values of arrays, each by its number
+Check = Callable[[Array], None]
+Checks = list[tuple[int, Check]]  # what looks at the values of arrays, each by its number
 
 
 def checked_arrays(
     model: Model, what: str, x: Any, y: Any, later: bool = False, moves: bool = True
-) -> tuple[list[Array], list[Array], Looks]:
+) -> tuple[list[Array], list[Array], Checks]:
     """Inputs and targets of a model, checked; with `later`, values on a device by whoever uses them.
 
     Returns:
@@ -81,19 +81,19 @@ def checked_arrays(
         inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
         if not later:
             settle_all(arrays)
-    looks = check_data(model, inputs, targets, later)
+    checks = check_data(model, inputs, targets, later)
     for fed, array in zip(model.inputs, inputs, strict=True):
         if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
             raise DTypeError(
                 f"{what}: input {fed.name} is {fed.dtype.name}, got {array.dtype.name}; "
                 "cast the data, or give Input another dtype"
             )
-    return inputs, targets, looks
+    return inputs, targets, checks
 
 
 def check_data(
     model: Model, inputs: Sequence[Array], targets: Sequence[Array], later: bool = False
-) -> Looks:
+) -> Checks:
     """Look at inputs and targets; with `later` only at those values that are the host's.
 
     Returns:
@@ -106,17 +106,17 @@ def check_data(
     given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
     check_arrays(given, wanted, scan=False)
     arrays, names = [*inputs, *targets], [*_names("x", inputs), *_names("y", targets)]
-    looks: Looks = [
+    checks: Checks = [
         (number, partial(check_values, name, later=later))
         for number, (name, array) in enumerate(zip(names, arrays, strict=True))
         if not is_mapped(array)
     ]
-    _run(looks, arrays)
+    _run(checks, arrays)
     if model.loss is not None:
-        more = _looks_at_targets(heads_of(model), targets, later)
+        more = _checks_of_targets(heads_of(model), targets, later)
         _run(more, targets)
-        looks += [(len(inputs) + number, look) for number, look in more]
-    return looks
+        checks += [(len(inputs) + number, check) for number, check in more]
+    return checks
 
 
 def _names(what: str, arrays: Sequence[object]) -> list[str]:
@@ -124,9 +124,9 @@ def _names(what: str, arrays: Sequence[object]) -> list[str]:
     return [f"{what}[{k}]" for k in range(len(arrays))] if len(arrays) > 1 else [what]
 
 
-def _run(looks: Looks, arrays: Sequence[Array]) -> None:
-    for number, look in looks:
-        look(arrays[number])
+def _run(checks: Checks, arrays: Sequence[Array]) -> None:
+    for number, check in checks:
+        check(arrays[number])
 
 
 def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
@@ -325,12 +325,12 @@ def check_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool =
     Raises:
         ShapeError, DTypeError, DataError: naming where.
     """
-    _run(_looks_at_targets(heads, targets, later), targets)
+    _run(_checks_of_targets(heads, targets, later), targets)
 
 
-def _looks_at_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool) -> Looks:
+def _checks_of_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool) -> Checks:
     """What looks at the values of targets; what shapes and dtypes say is looked at here."""
-    found: Looks = []
+    found: Checks = []
     names = _names("y", heads)
     for number, (name, head, target) in enumerate(zip(names, heads, targets, strict=False)):
         loss, shape = head.loss, head.output.shape
@@ -341,14 +341,14 @@ def _looks_at_targets(heads: Sequence[Head], targets: Sequence[Array], later: bo
             classes, inner = shape[-1], len(shape) - 2
         if classes is not None and are_class_numbers(name, target, classes, inner):
             if not is_mapped(target):
-                look = partial(check_within, name, classes=classes, inner=inner, later=later)
-                found.append((number, look))
+                check = partial(check_within, name, classes=classes, inner=inner, later=later)
+                found.append((number, check))
         if isinstance(target, np.ndarray) and not is_mapped(target):
-            found += [(number, look) for look in _looks_at_numbers(name, loss, shape, target)]
+            found += [(number, check) for check in _checks_of_numbers(name, loss, shape, target)]
     return found
 
 
-def _looks_at_numbers(name: str, loss: Loss, shape: tuple[Any, ...], target: Array) -> list[Look]:
+def _checks_of_numbers(name: str, loss: Loss, shape: tuple[Any, ...], target: Array) -> list[Check]:
     """What looks whether numbers are what a loss takes, where it does not take any."""
     if isinstance(loss, CrossEntropy) and target.shape[1:] == shape[1:]:
         words = (
@@ -365,13 +365,17 @@ def _looks_at_numbers(name: str, loss: Loss, shape: tuple[Any, ...], target: Arr
 
 
 def _check_numbers(
-    name: str, loss: str, look: Callable[[Array], tuple[int, ...] | None], words: str, target: Array
+    name: str,
+    loss: str,
+    first_bad: Callable[[Array], tuple[int, ...] | None],
+    words: str,
+    target: Array,
 ) -> None:
     """Look at numbers; at those that nobody may write once."""
     noted = _FOUND_GOOD.setdefault(loss, Noted())
     if target in noted:
         return
-    if (where := look(target)) is not None:
+    if (where := first_bad(target)) is not None:
         raise DataError(
             f"{name}: {place(where)} is {target[where].tolist()}, for {loss} expected {words}"
         )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from magmadnn.comm.job import ranks_of_job
 from magmadnn.data import split_rows
 from magmadnn.data.augment import Augmentation
+from magmadnn.data.validation import is_numbers
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
@@ -34,7 +35,7 @@ from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.fit import BatchSize, Fit
 from magmadnn.training.loop.given import (
-    Looks,
+    Checks,
     as_iterable,
     check_data,
     check_targets,
@@ -71,14 +72,14 @@ class LastFit:
     Args:
         model: that was fitted, on the processor.
         x, y: arrays in NumPy's memory.
-        asked: arguments of `fit` that were found good.
-        looks: what looks at the values.
+        asked: arguments of `fit` that were found good, and what else stands beside them.
+        checks: what looks at the values.
     """
 
     def __init__(
-        self, model: Model, x: Array, y: Array, asked: Mapping[str, Any], looks: Looks
+        self, model: Model, x: Array, y: Array, asked: Mapping[str, Any], checks: Checks
     ) -> None:
-        self._facts, self._looks = self._facts_of(model, x, y, asked), looks
+        self._facts, self._checks = self._facts_of(model, x, y, asked), checks
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # copies of a model have had no fit
@@ -87,9 +88,9 @@ class LastFit:
     def _facts_of(model: Model, x: Array, y: Array, asked: Mapping[str, Any]) -> tuple[Any, ...]:
         """Types and values of arguments, how arrays look, what the model takes: in the order of comparing."""
         numbers = [asked.get(name) for name in _NUMBERS]
-        looks = (x.shape, x.dtype, y.shape, y.dtype)
+        arrays = (x.shape, x.dtype, y.shape, y.dtype)
         takes = ([p.node for p in model.inputs], heads_of(model))
-        return (*map(type, numbers), *looks, *numbers, *takes)
+        return (*map(type, numbers), *arrays, *numbers, *takes)
 
     def is_again(self, model: Model, x: Any, y: Any, asked: Mapping[str, Any]) -> bool:
         """Whether nothing is new but values; arguments that are not among those of `fit` are not there."""
@@ -102,15 +103,15 @@ class LastFit:
             and self._facts == self._facts_of(model, x, y, asked)
         )
 
-    def look(self, x: Array, y: Array) -> None:
+    def check(self, x: Array, y: Array) -> None:
         """Look at the values.
 
         Raises:
             DataError: naming the first that is bad.
         """
         arrays = (x, y)
-        for number, look in self._looks:
-            look(arrays[number])
+        for number, check in self._checks:
+            check(arrays[number])
 
 
 def _is_plain(array: Any) -> bool:
@@ -154,14 +155,14 @@ class _Rows:
         held_back: the rows kept back to validate, if any.
         transforms: what changes images.
         in_step: what the step does of that.
-        looks: what looks at the values of plain arrays, of which there are two.
+        checks: what looks at the values of plain arrays, of which there are two.
     """
 
     source: Source
     held_back: ArraySource | None = None
     transforms: tuple[Augmentation, ...] = ()
     in_step: StepAugmentation | None = None
-    looks: Looks | None = None
+    checks: Checks | None = None
 
 
 def array_source(model: Model, what: str, x: Any, y: Any, sample_weight: Any) -> ArraySource:
@@ -236,12 +237,8 @@ def new_fit(
             workers=loader_workers, again=again, **weighing,
         )  # fmt: skip
         if again is None:
-            asked = {
-                "batch_size": batch_size, "epochs": epochs, "validation_split": validation_split,
-                "shuffle": shuffle, "accumulate": accumulate, "memory_limit": memory_limit,
-            }  # fmt: skip
-            looks = given.looks
-            model._last_fit = None if looks is None else LastFit(model, x, y, asked, looks)
+            checks = given.checks  # of what it is given, it keeps the _NUMBERS
+            model._last_fit = None if checks is None else LastFit(model, x, y, locals(), checks)
     source: Source = given.source
     more = tuple(part for callback in callbacks for part in callback.parts())
     if accumulate > 1:
@@ -277,11 +274,8 @@ def training_of(model: Model, x: Any, y: Any, **asked: Any) -> Fit:
         return new_fit(model, x, y, again=last, **asked)
     given = (asked.get("validation_data"), asked.get("sample_weight"), model.preparation)
     if (
-        _is_plain(x)
-        and _is_plain(y)
-        and x.dtype.kind in "biuf"
-        and not any(g is not None for g in given)
-    ):
+        is_numbers(x) and is_numbers(y) and not any(g is not None for g in given)
+    ):  # so there is no table
         return new_fit(model, x, y, **asked)
     return _training_of_raw(model, x, y, **asked)
 
@@ -389,13 +383,13 @@ def _rows_of_arrays(
     """
     in_step = in_step and augment is not None and changed_in_step(model, augment)
     moves = augment is None or in_step  # otherwise images are changed on the host
-    looks: Looks | None = None
+    checks: Checks | None = None
     if again is None:
-        inputs, targets, looks = checked_arrays(model, "fit", x, y, later, moves)
+        inputs, targets, checks = checked_arrays(model, "fit", x, y, later, moves)
         own = len(inputs) == len(targets) == 1 and inputs[0] is x and targets[0] is y
-        looks = looks if own and _is_plain(x) and _is_plain(y) else None
+        checks = checks if own and _is_plain(x) and _is_plain(y) else None
     else:
-        again.look(x, y)
+        again.check(x, y)
         inputs, targets = [x], [y]
     weights = None
     if sample_weight is not None or class_weight is not None:
@@ -417,7 +411,7 @@ def _rows_of_arrays(
     if not transforms:
         known = None if again is None else True
         source = ArraySource(inputs, targets, weights, look=look, in_memory=known, **on)
-        return _Rows(source, held_back, looks=looks)
+        return _Rows(source, held_back, checks=checks)
     if in_step and isinstance(inputs[0], OnDevice):
         drawn, step = augmented_step(model, transforms, inputs, targets, weights, look=look, **on)
         return _Rows(drawn, held_back, transforms, step)

@@ -23,7 +23,7 @@ from magmadnn.data.tables.libraries import NEITHER, is_column, is_table
 from magmadnn.data.tables.plain import inputs_like, is_foreign_data, learn_columns, plain_target
 from magmadnn.data.tables.schema import Schema
 from magmadnn.data.tables.values import KINDS, text_of
-from magmadnn.data.validation import way_to_shape
+from magmadnn.data.validation import is_numbers, way_to_shape
 from magmadnn.errors import (
     ArgumentError,
     DataError,
@@ -81,7 +81,7 @@ def takes_raw(method: F) -> F:
 
     @wraps(method)
     def taking(self: Model, x: Any, *given: Any, **options: Any) -> Any:
-        if _is_numbers(x) and self.preparation is None:
+        if is_numbers(x) and self.preparation is None:
             if not given and not options:
                 return method(self, x)  # the usual prediction, as fast as can be
             if not _has_tables((*given, *options.values())):
@@ -108,13 +108,8 @@ def _has_tables(values: Sequence[Any]) -> bool:
     return any(
         is_foreign_data(part)
         for part in inner
-        if not (isinstance(part, NEITHER) or _is_numbers(part))
+        if not (isinstance(part, NEITHER) or is_numbers(part))
     )
-
-
-def _is_numbers(value: Any) -> bool:
-    """Whether it is an array of NumPy's real numbers."""
-    return type(value) is np.ndarray and value.dtype.kind in "biuf"
 
 
 def fitted_preparation(model: Model, what: str, prepared: bool) -> Preparation | None:
