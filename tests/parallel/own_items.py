@@ -11,7 +11,7 @@ import magmadnn as md
 from magmadnn.graph import scalar
 
 bent = md.ops.pointwise(
-    "bent",
+    "user_bent",
     "x + sin(a x)",
     lambda x, a: x + scalar.sin(a * x),
     vjp=lambda g, y, x, a: g * (1 + a * md.ops.cos(a * x)),
