@@ -116,7 +116,7 @@ def test_workers_use_what_the_client_means(folder: Path) -> None:
             fit(network(loss=mine.half))
         with pytest.raises(ArgumentError, match=r"act of m1_mine and act of m1_namesake.*rename"):
             fit(network(mine.act, namesake.act))
-        with pytest.raises(ArgumentError, match=r"needs m1_later.* script: put it at the top"):
+        with pytest.raises(ArgumentError, match=r"needs m1_later.*put it at the top"):
             fit(network(for_script))
         with pytest.raises(
             ArgumentError, match=r"module m1_starts starts workers.*if __name__ == \"__main__\""

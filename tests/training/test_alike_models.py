@@ -188,7 +188,6 @@ def test_random_pairs_of_settings(number: int) -> None:
 
 EDITS: dict[str, Callable[[md.Model], None]] = {
     "frozen": lambda model: setattr(model.layers[0], "trainable", False),
-    "regularised": lambda model: setattr(model.layers[0].kernel, "regularizer", layers.L2(0.1)),
     "loss": lambda model: setattr(model, "loss", losses.CrossEntropy(0.3)),
     "metrics": lambda model: setattr(model, "metrics", ["accuracy"]),
     "optimizer": lambda model: setattr(model, "optimizer", optim.Adam(0.01, beta1=0.5)),
