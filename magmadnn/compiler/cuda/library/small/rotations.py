@@ -86,24 +86,30 @@ TEXT = r"""
     }
     summed(s);
   };
-  // Columns by their lengths, longest first: the first half are x of threads, the others y.
+  // Columns by their lengths, longest first, equal ones by their numbers, whatever places they had after
+  // sweeps for other matrices of a warp: the first half are x of threads, the others y.
   T found[3];
   const auto sorted = [&] {
     products(found);
     if (part == 0) {
       keys[pair] = ix < Q ? found[0] : T(-1);
       keys[pair + L] = iy < Q ? found[1] : T(-1);
+      order[pair] = (int)ix;
+      order[pair + L] = (int)iy;
     }
     meet();
+    u32 before_x = 0, before_y = 0;
     if (part == 0) {
-      u32 before_x = 0, before_y = 0;
       const T kx = keys[pair], ky = keys[pair + L];
 #pragma unroll 4
       for (u32 j = 0; j < 2 * L; ++j) {
         const T key = keys[j];
-        before_x += key > kx || (key == kx && j < pair);
-        before_y += key > ky || (key == ky && j < pair + L);
+        before_x += key > kx || (key == kx && order[j] < (int)ix);
+        before_y += key > ky || (key == ky && order[j] < (int)iy);
       }
+    }
+    meet();
+    if (part == 0) {
       order[before_x] = (int)pair;
       order[before_y] = (int)(pair + L);
     }
