@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from magmadnn.calls import ADDED
 from magmadnn.comm import SerialCommunicator
-from magmadnn.comm.importing import refuse_on_import
 from magmadnn.comm.job import ranks_of_job
+from magmadnn.comm.launching.importing import refuse_on_import
 from magmadnn.comm.launching.launcher import usable_cores
 from magmadnn.comm.sites import call_site, told_site
 from magmadnn.errors import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from magmadnn.comm import Communicator
-from magmadnn.comm.importing import importing
+from magmadnn.comm.launching.importing import importing
 from magmadnn.errors import ArgumentError, UnknownNameError
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.comm.importing import importing
+from magmadnn.comm.launching.importing import importing
 from magmadnn.comm.launching.launcher import run_job
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import REGISTRY

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from magmadnn.comm.importing import refuse_on_import
 from magmadnn.comm.job import RANKS
+from magmadnn.comm.launching.importing import refuse_on_import
 from magmadnn.comm.ledger import (
     BEGINNING,
     ENDED,

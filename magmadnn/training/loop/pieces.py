@@ -142,7 +142,7 @@ class InMemory:
         order: of the rows.
         batch_size: rows of a batch.
         start: the first batch that is taken.
-        behind: called when batches are asked for once more, after the first have been sent.
+        behind: called once, when batches are asked for after the first have been sent.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class InMemory:
         """Up to `most` batches; None at the end."""
         if self._behind is not None and self._next > self._first:
             self._behind()
+            self._behind = None
         size, left = self._size, len(self._order) - self._next * self._size
         if left <= 0:
             return None

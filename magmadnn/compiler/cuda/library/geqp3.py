@@ -291,16 +291,16 @@ class PivotedPart:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the parameters, in order."""
+        """Names of the kernel's parameters, in its order."""
         return _SLOTS[self.part]
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return _MANY if self.part == "longest" else THREADS
 
     def text(self, name: str) -> str:
-        """The function."""
+        """The text of the kernel, called `name`, in CUDA."""
         item = MEMORY[self.dtype]
         numbers = dict.fromkeys(_NUMBERS, f"{item} *")
         kinds = parameters(self.slots, **numbers, **dict.fromkeys(_WORDS, "i64 *"))

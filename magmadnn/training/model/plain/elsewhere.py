@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-from magmadnn.comm.importing import importing
+from magmadnn.comm.launching.importing import importing
 from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.graph.op import REGISTRY, Op
 

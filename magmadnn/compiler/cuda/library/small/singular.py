@@ -97,7 +97,7 @@ class SmallSingular:
         return self.groups * self._numbers["ROOM"] * ITEM_BYTES[self.dtype]
 
     def text(self, name: str) -> str:
-        """The function."""
+        """The text of the kernel, called `name`, in CUDA."""
         item = MEMORY[self.dtype]
         kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
         numbers = "\n".join(f"  constexpr u32 {key} = {v};" for key, v in self._numbers.items())
