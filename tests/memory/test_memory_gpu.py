@@ -108,7 +108,7 @@ def test_what_cupy_keeps_is_given_back_when_memory_runs_out() -> None:
     array = cupy.empty(free * 3 // 4, cupy.uint8)
     del array  # CuPy keeps the block
     MemoryManager(free // 2, "uint8", DEVICE)
-    assert cupy.get_default_memory_pool().total_bytes() == 0
+    assert cupy.get_default_memory_pool().free_bytes() == 0
 
 
 def test_a_full_device_says_how_full() -> None:
@@ -122,13 +122,18 @@ def test_a_full_device_says_how_full() -> None:
 def test_no_leak_on_the_device() -> None:
     device = cuda.device_memory(0)
     MemoryManager(1 << 20, kind=DEVICE)
-    memory.trim()
-    free = device.free_and_total()[0]
-    for size in np.random.default_rng(1).integers(1, 1 << 20, 500):
-        MemoryManager(int(size), kind=DEVICE).fill(1)
-        MemoryManager(int(size), kind=MANAGED).device_pointer()
-    memory.trim()
-    assert device.free_and_total()[0] == free
+
+    def lost() -> int:
+        memory.trim()
+        free = device.free_and_total()[0]
+        for size in np.random.default_rng(1).integers(1, 1 << 20, 500):
+            MemoryManager(int(size), kind=DEVICE).fill(1)
+            MemoryManager(int(size), kind=MANAGED).device_pointer()
+        memory.trim()
+        return free - device.free_and_total()[0]  # type: ignore[operator]  # known on a GPU
+
+    # Other processes on the device take and give back memory too: a leak shows each time.
+    assert 0 in (lost() for _ in range(9))
 
 
 def test_a_block_above_the_limit_of_small_devices_is_lent_again() -> None:
