@@ -239,6 +239,12 @@ def test_every_folder_has_a_place_in_the_order() -> None:
     assert {folder_of(module) for module in MODULES} - {""} <= HEIGHT.keys()
 
 
+def test_the_page_on_the_design_lists_the_folders_in_their_order() -> None:
+    page = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`[^|]*) \|", page, re.M)
+    assert [name for cell in cells for name in re.findall(r"`(\w+)`", cell)] == LAYERS.split()
+
+
 def test_imports_go_down_only() -> None:
     upwards = [
         f"{where} imports {target}"

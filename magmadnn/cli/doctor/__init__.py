@@ -8,19 +8,28 @@ from pathlib import Path
 from magmadnn.cli.arguments import Parser
 from magmadnn.cli.console import version
 from magmadnn.cli.runs.settings import mnist_folder
+from magmadnn.comm.launching.wheels import find_starter
 from magmadnn.compiler.llvm.object.cache import cache_trouble
 from magmadnn.data._find import places_of
-from magmadnn.errors import installing
+from magmadnn.errors import CommunicationError, MissingExtraError, installing
 from magmadnn.storage.places import cache_places
 
 from . import gpu, machine
 
 Facts = Iterator[tuple[str, str]]
 
-# Library -> what it is for and the extra that brings it.
+# Package -> what it is for and the extra that brings it. Packages of the extras for GPUs stand in `gpu`.
 _EXTRAS = {
     "matplotlib": ("curves of a training", "plot"),
+    "pillow": ("folders of JPEG and PNG files", "data"),
+    "h5py": ("HDF5 files", "data"),
     "tensorboardX": ("histories for TensorBoard", "tensorboard"),
+    "scikit-learn": ("its estimators: md.sklearn", "sklearn"),
+    "scipy": ("LAPACK in compiled steps, sparse matrices", "linalg"),
+    "optuna": ('the method "tpe" of a search', "search"),
+    "mpi4py": ("several processes", "mpi"),
+    "pydantic": ("files of workflows", "workflow"),
+    "tomlkit": ("files of workflows", "workflow"),
 }
 
 
@@ -62,10 +71,19 @@ def _libraries() -> Facts:
 
 def _extras() -> Facts:
     for name, (purpose, extra) in _EXTRAS.items():
-        found = machine.library_words(name)
+        found = machine.package_words(name)
         missing = found == machine.NOT_INSTALLED
         way_out = f" ({purpose}): {installing(extra)}" if missing else ""
         yield name, found + way_out
+    yield "mpiexec", _mpiexec_words()
+
+
+def _mpiexec_words() -> str:
+    """What starts processes, or why nothing can."""
+    try:
+        return find_starter().path
+    except (MissingExtraError, CommunicationError) as error:
+        return f"none can be used: {error}"
 
 
 def _files() -> Facts:

@@ -111,6 +111,14 @@ def library_words(name: str) -> str:
         return "there, version unknown"
 
 
+def package_words(name: str) -> str:
+    """The version of a package, which is not imported: some take seconds."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return NOT_INSTALLED
+
+
 def driver_words() -> str:
     """The NVIDIA driver's version."""
     lines = _lines("/proc/driver/nvidia/version")

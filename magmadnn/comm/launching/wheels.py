@@ -12,6 +12,8 @@ from pathlib import Path
 
 from magmadnn.errors import CommunicationError, MissingExtraError
 
+_STARTING = "to start processes (magmadnn launch, md.workers, workflows)"
+
 
 @dataclass(frozen=True)
 class Starter:
@@ -68,7 +70,7 @@ def find_starter(ulfm: bool = False) -> Starter:
 
 def _found() -> Starter:
     if importlib.util.find_spec("mpi4py") is None:
-        raise MissingExtraError.of("mpi4py", "magmadnn launch", "mpi")
+        raise MissingExtraError.of("mpi4py", _STARTING, "mpi")
     named = os.environ.get("MAGMADNN_MPIEXEC", "")
     if named:
         path = shutil.which(named)
@@ -88,7 +90,7 @@ def _found() -> Starter:
         return Starter(str(own), there[0])
     path = shutil.which("mpiexec")
     if path is None:
-        raise MissingExtraError.of("mpiexec", "magmadnn launch", "mpi")
+        raise MissingExtraError.of("mpiexec", _STARTING, "mpi")
     return Starter(path, "")
 
 
