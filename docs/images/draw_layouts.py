@@ -78,7 +78,7 @@ def layouts() -> str:
 
 
 def ring() -> str:
-    """Stages of a ring: what each worker multiplies, and where its block of B goes."""
+    """Stages of a ring: what each worker multiplies (columns of A in black), and where its block of B goes."""
     workers, parts = 4, []
     for stage in range(workers):
         x = 100 + stage * 180
@@ -88,18 +88,18 @@ def ring() -> str:
             owner = (worker - stage) % workers
             parts.append(box(x, y, 22, 44, COLOURS[worker]))  # C stays
             parts.append(text(x + 11, y + 26, "C", 11, "#fff"))
-            parts.append(text(x + 30, y + 27, "+="))
+            parts.append(text(x + 35, y + 27, "+="))
+            parts.append(box(x + 48, y, 22, 44, COLOURS[worker]))
             parts.append(
-                box(x + 42, y, 22, 44, COLOURS[worker])
-            )  # the columns of A that it needs now
-            parts.append(box(x + 42 + owner * 5.5, y, 5.5, 44, "#222"))
-            parts.append(text(x + 53, y + 26, "A", 11, "#fff"))
-            parts.append(box(x + 72, y + 12, 30, 20, COLOURS[owner]))
-            parts.append(text(x + 87, y + 26, f"B{owner}", 11, "#fff"))
+                box(x + 48 + owner * 5.5, y, 5.5, 44, "#222")
+            )  # the columns that it needs now
+            parts.append(text(x + 59, y + 57, "A", 11))
+            parts.append(box(x + 78, y + 12, 30, 20, COLOURS[owner]))
+            parts.append(text(x + 93, y + 26, f"B{owner}", 11, "#fff"))
             if stage < workers - 1:
                 to = 50 + ((worker + 1) % workers) * 80 + 22
                 parts.append(
-                    f'<path d="M{x + 104},{y + 22} C{x + 140},{y + 22} {x + 140},{to} {x + 170},{to}" '
+                    f'<path d="M{x + 110},{y + 22} C{x + 143},{y + 22} {x + 143},{to} {x + 170},{to}" '
                     f'stroke="{COLOURS[owner]}" fill="none" stroke-width="2" marker-end="url(#tip)"/>'
                 )
             if stage == 0:

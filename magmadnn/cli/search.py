@@ -49,16 +49,15 @@ _ABOUT = (
     "Train a network for many values of its options, and find the best on rows that are kept back.\n"
     "magmadnn search report DIR writes pictures and a page of what was found."
 )
-_SPACE = """parameters of the space: lr, weight_decay, batch_size, epochs, optimizer, activation, hidden, or
-units and layers.
+_SPACE = """parameters of the space: lr, weight_decay, batch_size, epochs, optimizer, activation, hidden (or
+units and layers in its place).
   lr = {log_uniform = [1e-4, 1e-1]}
   weight_decay = {start = 0.0, stop = 0.01, step = 0.002}
   units = {choice = [32, 64]}
   layers = {integer = [1, 4]}
   optimizer = {choice = ["adam", "sgd"]}
-kinds: uniform, log_uniform, integer, log_integer, choice, grid (start, stop, step); when = {optimizer =
-    "sgd"}
-beside one leaves it out elsewhere."""
+kinds: uniform, log_uniform, integer, log_integer, choice, grid (start, stop, step).
+A parameter with when = {optimizer = "sgd"} beside its kind is searched with that optimiser only."""
 
 
 def parser() -> Parser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -136,18 +137,24 @@ def add_options(made: Parser, title: str, options: tuple[Option, ...], streams: 
 
 
 def presets_text() -> str:
-    """What the help says about networks and their presets."""
+    """What the help says about networks and presets; neighbours with equal ones share the lines."""
+    groups = []
+    for presets, networks in itertools.groupby(NETWORKS.values(), _preset_lines):
+        names = [f"{network.name}: {network.about}" for network in networks]
+        groups.append("\n".join([*names, *presets]))
+    return "\n\n".join(groups)
+
+
+def _preset_lines(network: Network) -> list[str]:
     lines = []
-    for network in NETWORKS.values():
-        lines.append(f"{network.name}: {network.about}. Its presets:")
-        for name, preset in network.presets.items():
-            use = {}
-            if network.table_preset is not None:
-                use = {network.image_preset: "images", network.table_preset: "tables"}
-            default = f"default for {use[name]}; " if name in use else ""
-            lines.append(f"  {name.ljust(6)} {default}{preset.about}")
-            lines += [f"         {line}" for line in _words(network, preset)]
-    return "\n".join(lines)
+    for name, preset in network.presets.items():
+        use = {}
+        if network.table_preset is not None:
+            use = {network.image_preset: "images", network.table_preset: "tables"}
+        default = f"default for {use[name]}; " if name in use else ""
+        lines.append(f"  preset {name.ljust(6)} {default}{preset.about}")
+        lines += [f"         {line}" for line in _words(network, preset)]
+    return lines
 
 
 def _words(network: Network, preset: Preset) -> list[str]:

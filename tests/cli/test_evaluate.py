@@ -48,7 +48,8 @@ def test_each_split_is_the_rows_that_the_run_kept_for_it(command: Any, tmp_path:
     # the three are all rows, each once: sums of squares add up to that of all
     assert sum(part["rows"] for part in found.values()) == len(values)
     total = sum(f["rows"] * f[f"{name}_rmse"] ** 2 for name, f in found.items())
-    assert command("evaluate", "run", "--data", "t.csv", "--json", "all.json").code == 0
+    done = command("evaluate", "run", "--data", "./t.csv", "--json", "all.json")
+    assert done.code == 0 and "note: the run was trained on rows of ./t.csv" in done.out
     whole = figures("all.json")
     assert whole["evaluated"] == "t" and whole["rows"] == len(values)
     # float64 sums of errors of float32 predictions of order 1, twice
@@ -90,7 +91,7 @@ def test_figures_are_called_after_the_file(command: Any, tmp_path: Path) -> None
     table(tmp_path / "next year.csv", 31)
     command("train", "--data", "t.csv", *RUN)
     done = command("evaluate", "run", "--data", "next year.csv", "--json", "e.json")
-    assert "next year_rmse" in done.out and "test_" not in done.out
+    assert "next year_rmse" in done.out and "test_" not in done.out and "note" not in done.out
     assert list(figures("e.json")) == [
         "evaluated",
         "rows",

@@ -15,6 +15,7 @@ from magmadnn.data import Dataset, load, split_rows
 from magmadnn.data.images.reading import Decode, row_digest
 from magmadnn.errors import ArgumentError, CheckpointError, DataError
 from magmadnn.memory.on_demand import OnDemand, choose_rows
+from magmadnn.storage.disk import is_there
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN, read_run
 
@@ -172,3 +173,12 @@ def rows_of_run(folder: str, split: str, source: str | None, loader: Loader) -> 
                 "choose train or test"
             )
     return RunRows(f"{source}: the {len(x):,} {split} rows of the run in {folder}", x, y, files)
+
+
+def is_data_of_run(folder: str, source: str) -> bool:
+    """Whether `source` is the file or folder that the run was trained on; a copy of it is not found."""
+    if not (expanded(folder) / RUN).is_file():
+        return False
+    settings = Settings.from_record(read_run(expanded(folder)), folder)
+    own = expanded(settings.data_folder or settings.data)
+    return is_there(own) and own.resolve() == expanded(source).resolve()
