@@ -78,7 +78,7 @@ def layouts() -> str:
 
 
 def ring() -> str:
-    """Stages of a ring: what each worker multiplies (columns of A in black), and where its block of B goes."""
+    """Stages of a ring: what each worker multiplies (of A in black), and where its block of B goes."""
     workers, parts = 4, []
     for stage in range(workers):
         x = 100 + stage * 180

@@ -143,12 +143,11 @@ def run(
     elsewhere = place_elsewhere()
     if elsewhere is None:
         check_alone()
-    at_least("search: seed", seed, 0)
-    for name, value in (("trials", trials), ("total_epochs", total_epochs)):
-        if value is not None:
-            at_least(f"search: {name}", value, 1)
-    if workers is not None:
-        at_least("search: workers", workers, 1)
+    _check_numbers(
+        {"trials": trials, "total_epochs": total_epochs, "workers": workers},
+        {"epochs": epochs, "batch_size": batch_size},
+        seed,
+    )
     checked_limit("search", memory_limit)
     check_seconds("trial_seconds", trial_seconds)
     check_seconds("total_seconds", total_seconds)
@@ -158,13 +157,8 @@ def run(
     builder = Builder.of(build)
     searched = builder.fitting(Space.of(space))
     check_fit_parameters(searched)
-    for name, default in (("epochs", epochs), ("batch_size", batch_size)):
-        at_least(f"search: {name}", default, 1)
     objectives = objectives_of(objective)
-    if until is not None and not isinstance(until, Reaches):
-        raise ArgumentError(
-            f'search: until must be md.search.reaches("accuracy", 0.98) or the like, got {quoted(until)}'
-        )
+    _check_until(until)
     if resume and out is None:
         raise ArgumentError("search: resume: give out, the folder of the study to go on with")
     chosen = method_of(method, searched, seed, trials, mapping_of("method_options", method_options))
@@ -173,11 +167,8 @@ def run(
     check_ends(method, trials, other_ends)
     points = first_points(first, searched)
     if folds is None:
-        train, validation = split_data(x, y, validation_split, validation_data, seed)
+        train, validation = _kept_back(x, y, validation_split, validation_data, options, seed)
         parts: list[Any] = []
-        if validation_data is None and options.get("sample_weight") is not None:
-            weights = split_weights(options["sample_weight"], x, y, validation_split, seed)
-            options["sample_weight"], validation = weights[0], (*validation, weights[1])
     else:
         train = validation = (x, y)
         parts = folds_of(y, check_same_rows(x, y), folds, 0, stratified, seed)
@@ -216,28 +207,15 @@ def run(
     judge = Judge(objectives, until)
     alone = trial_seconds is not None or total_seconds is not None or until is not None
     alone = alone or reads_time(objectives) or not task.can_group or not is_small(train)
-    planned = _planned(method, trials, searched)
 
     def group(stage: int) -> int:
         return 1 if alone else _in_a_call(stage, elsewhere, workers)
 
-    def check_logged(logged: Logged) -> None:
-        where = as_path("search: out", out or "")
-        check_keeps(plan, logged, ends, where)
-        check_same(task, judge, logged, where)
-
-    folder = None
-    if out is not None:
-        identity = plan.plain() | ({"fit_options": plain_options(options)} if options else {})
-        if called := plain_callbacks(made_callbacks()):
-            identity["callbacks"] = called
-        folder = StudyFolder(out, identity, ends.plain(), resume, check_logged)
+    folder = None if out is None else _opened(out, resume, plan, ends, task, judge)
     try:
         schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)
-        progress = SearchProgress(judge.names, planned, plan.rungs) if verbose else None
-        if progress is not None and folder is not None:
-            for job, outcome in folder.logged.results.values():
-                progress.known(job, outcome, judge.scores(outcome))
+        planned = _planned(method, trials, searched)
+        progress = _progress(judge, planned, plan, folder) if verbose else None
         where = elsewhere.place(task) if elsewhere else _place(task, workers, trial_seconds, folder)
         with closing(where) as place:
             try:
@@ -261,6 +239,60 @@ def run(
         results,
         task,
     )
+
+
+def _check_numbers(
+    optional: Mapping[str, int | None], needed: Mapping[str, int], seed: int
+) -> None:
+    at_least("search: seed", seed, 0)
+    given = {name: value for name, value in optional.items() if value is not None}
+    for name, value in (given | dict(needed)).items():
+        at_least(f"search: {name}", value, 1)
+
+
+def _check_until(until: Any) -> None:
+    if until is not None and not isinstance(until, Reaches):
+        raise ArgumentError(
+            f'search: until must be md.search.reaches("accuracy", 0.98) or the like, got {quoted(until)}'
+        )
+
+
+def _kept_back(
+    x: Any, y: Any, split: float | None, given: Any, options: dict[str, Any], seed: int
+) -> tuple[Any, Any]:
+    """Rows to train on and rows to validate on; the weights of `options` become those of the former."""
+    train, validation = split_data(x, y, split, given, seed)
+    if given is None and options.get("sample_weight") is not None:
+        weights = split_weights(options["sample_weight"], x, y, split, seed)
+        options["sample_weight"], validation = weights[0], (*validation, weights[1])
+    return train, validation
+
+
+def _opened(
+    out: str | Path, resume: bool, plan: Plan, ends: Ends, task: Task, judge: Judge
+) -> StudyFolder:
+    """The folder that keeps the study, new or the one to go on with, which is refused where it is another."""
+
+    def check_logged(logged: Logged) -> None:
+        where = as_path("search: out", out)
+        check_keeps(plan, logged, ends, where)
+        check_same(task, judge, logged, where)
+
+    identity = plan.plain() | ({"fit_options": plain_options(task.options)} if task.options else {})
+    if called := plain_callbacks(task.callbacks()):
+        identity["callbacks"] = called
+    return StudyFolder(out, identity, ends.plain(), resume, check_logged)
+
+
+def _progress(
+    judge: Judge, planned: int | None, plan: Plan, folder: StudyFolder | None
+) -> SearchProgress:
+    """What is printed; it knows the results that the folder has already."""
+    made = SearchProgress(judge.names, planned, plan.rungs)
+    if folder is not None:
+        for job, outcome in folder.logged.results.values():
+            made.known(job, outcome, judge.scores(outcome))
+    return made
 
 
 @dataclass
