@@ -29,6 +29,8 @@ BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```$(?:\n+^```text\n(?P<printed>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
+# Files that a page tells its reader to write, or not to.
+NOT_THERE = ("/reversed_rows.py", "/NAME.py", ": ops/softmax.py")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -129,6 +131,19 @@ def test_tests_that_a_page_names_are_there() -> None:
     page = (ROOT / "docs/explanation/dmath-paper.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", page))
     assert named and named <= there, named - there
+
+
+def test_files_that_a_page_names_are_there() -> None:
+    files = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if "/." not in str(path)]
+    places = {"/".join(path.split("/")[k:]) for path in files for k in range(path.count("/"))}
+    places |= {f"{place.rpartition('/')[0]}/" for place in places}
+    missing = []
+    for path in PAGES:
+        if path.name == "CHANGELOG.md" or path.parent.name == "decisions":  # what was true then
+            continue
+        named = re.findall(r"`((?:\w+/)+\w+\.py|(?:\w+/){2,})`", path.read_text(encoding="utf-8"))
+        missing += [f"{path.relative_to(ROOT)}: {name}" for name in named if name not in places]
+    assert [name for name in missing if not name.endswith(NOT_THERE)] == []
 
 
 @pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
