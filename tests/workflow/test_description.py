@@ -219,7 +219,31 @@ def test_plan_knows_ranks_and_times(tmp_path: Path) -> None:
     assert plan.seconds == 8.0 and plan.job == 10
     busy = 2 + 2 * (3 * 2 * 3 + 1)
     assert plan.idle_share == pytest.approx(1 - busy / (8 * 7))
-    assert "mpiexec -n 10" in str(plan)
+    assert "mpiexec -n 10" in str(plan) and "1 s a run" not in str(plan)
+
+
+def test_plan_says_which_times_nobody_told(tmp_path: Path) -> None:
+    text = """
+        [[modules]]
+        name = "a"
+        command = ["true"]
+        [[modules]]
+        name = "b"
+        command = ["true"]
+        seconds = 7
+        [[groups]]
+        name = "loop"
+        modules = ["a", "b"]
+        until = "done"
+        """
+    told = plan_of(loaded(tmp_path, text))
+    assert told.assumed == [
+        "1 s a run of a; give seconds, or an earlier run",
+        "one iteration of loop, whose end is not known",
+    ]
+    assert str(told).endswith("assumed: one iteration of loop, whose end is not known")
+    five = plan_of(loaded(tmp_path, text + "iterations = 5\n"), None, {"a": 0.5})
+    assert five.assumed == ["all 5 iterations of loop, which may end earlier"]
 
 
 def test_graph_is_a_picture(tmp_path: Path) -> None:

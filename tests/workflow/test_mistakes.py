@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magmadnn.errors import ArgumentError, CheckpointError, DataError, DTypeError
+from magmadnn.errors import ArgumentError, DataError, DTypeError, FileError
 from magmadnn.workflow import Workflow
 from magmadnn.workflow.tuples.payload import array_of, pack
 from tests.refusals.cases import PythonCase, check_in_python
@@ -33,8 +33,8 @@ def unknown(place: Path) -> None:
 CASES: dict[str, PythonCase] = {
     "file: not there": (
         lambda p: Workflow.load(p / "none.toml"),
-        CheckpointError,
-        "~.*none.toml: is missing; restore it from a copy",
+        FileError,
+        "~.*none.toml: there is no such file; check the path",
     ),
     "file: a key": (
         lambda p: checked(p, 'command = ["true"]\nrank = 2'),

@@ -55,11 +55,13 @@ class Plan:
         runs: in the order in which they begin.
         ranks: for modules.
         job: ranks of the whole job.
+        assumed: what the times rest on that neither the file nor an earlier run says.
     """
 
     runs: Sequence[Planned]
     ranks: int
     job: int
+    assumed: Sequence[str] = ()
 
     @property
     def seconds(self) -> float:
@@ -87,7 +89,7 @@ class Plan:
             f"{self.seconds:.2f} s on {self.ranks} ranks for modules (mpiexec -n {self.job}), "
             f"{100 * self.idle_share:.0f} % of their time idle"
         )
-        return "\n".join([head, *rows, end])
+        return "\n".join([head, *rows, end, *(f"assumed: {one}" for one in self.assumed)])
 
 
 def plan_of(
@@ -123,7 +125,24 @@ def plan_of(
         if not course.goes_on:
             raise DataError(_no_place(description, waiting[0].name, ranks, gpus))
         course.end_next()
-    return Plan(course.runs, ranks, ranks + 1 + servers)
+    return Plan(course.runs, ranks, ranks + 1 + servers, _assumed(description, earlier or {}))
+
+
+def _assumed(description: Description, earlier: Mapping[str, float]) -> list[str]:
+    """What a plan rests on that nobody has said."""
+    model = description.model
+    unknown = [m.name for m in model.modules if not m.seconds and m.name not in earlier]
+    found = (
+        [f"1 s a run of {', '.join(unknown)}; give seconds, or an earlier run"] if unknown else []
+    )
+    for group in model.groups:
+        if group.until is not None and group.iterations is None:
+            found.append(f"one iteration of {group.name}, whose end is not known")
+        elif group.until is not None:
+            found.append(
+                f"all {group.iterations} iterations of {group.name}, which may end earlier"
+            )
+    return found
 
 
 class _Course:

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magmadnn.errors import DataError, MissingExtraError, UnknownNameError, quoted, shown
-from magmadnn.storage.disk import as_path
+from magmadnn.errors import (
+    DataError,
+    FileError,
+    MissingExtraError,
+    UnknownNameError,
+    quoted,
+    shown,
+)
+from magmadnn.storage.disk import as_path, is_there
 from magmadnn.storage.durable import read_file
 
 from . import lines
@@ -94,9 +101,11 @@ def text_of(path: Path) -> str:
     """The text of a workflow's file.
 
     Raises:
-        FileError: it cannot be read.
+        FileError: it is not there, or cannot be read.
         DataError: it is no text.
     """
+    if not is_there(path):
+        raise FileError(f"{shown(path)}: there is no such file; check the path")
     try:
         return read_file(path, _MOST).decode()
     except UnicodeDecodeError as error:
