@@ -14,6 +14,7 @@ _RATE = (
 _QUIET = "leave it out; only fit prints"
 _FED_BATCHES = "an iterable of (x, y), or a function that makes one, gives batches as they come"
 _RECURRENT = "there are no recurrent layers yet; a layer of your own loops with md.scan"
+_ATTENTION = 'there is no such layer: the how-to guide "Write attention" has one for copying'
 _DEVICE = 'the device is chosen when the model is made: md.Model(..., device="cuda")'
 _NO_MODES = "there are no modes to switch: fit trains; evaluate and predict do not"
 _FITS = "fit does that; for a loop of your own see md.optim.Adam().step(loss, parameters)"
@@ -236,6 +237,7 @@ HINTS: dict[str, dict[str, str]] = {
     },
     # --- names in modules -----------------------------------------------------------------------
     "magmadnn": {
+        "fit": "it is a method of a model: model.fit(x, y)",
         "nn": "layers are in md.layers, losses in md.losses",
         "keras": "layers are in md.layers; a model is md.Model([...])",
         "Sequential": "write md.Model([md.layers.Input((4,)), md.layers.Dense(3)])",
@@ -297,6 +299,10 @@ HINTS: dict[str, dict[str, str]] = {
         "LocalResponseNorm": "write md.layers.LocalResponseNormalization, whose alpha is not divided by size",
         "Upsample": "write md.layers.UpSampling2D",
         "ZeroPad2d": "write md.layers.ZeroPadding2D",
+        "Attention": _ATTENTION,
+        "MultiHeadAttention": _ATTENTION,
+        "MultiheadAttention": _ATTENTION,
+        "TransformerEncoderLayer": _ATTENTION,
         "LSTM": _RECURRENT,
         "GRU": _RECURRENT,
         "SimpleRNN": _RECURRENT,
