@@ -133,6 +133,14 @@ def test_tests_that_a_page_names_are_there() -> None:
     assert named and named <= there, named - there
 
 
+def test_pages_can_be_read_without_a_network() -> None:
+    """Formulas of TeX would be drawn by a script from another host, in the built pages."""
+    assert "dollarmath" not in (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    formula = re.compile(r"\{math\}|^\$\$|:math:", re.MULTILINE)
+    sources = [*PAGES, *(ROOT / "magmadnn").rglob("*.py")]
+    assert [path for path in sources if formula.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_files_that_a_page_names_are_there() -> None:
     files = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if "/." not in str(path)]
     places = {"/".join(path.split("/")[k:]) for path in files for k in range(path.count("/"))}
