@@ -11,7 +11,7 @@ from magmadnn.compiler.plan.planning import ON_GPUS, native_plan
 from magmadnn.compiler.program.simplify import has_calls
 from magmadnn.graph.program import LaterProgram, Program
 from magmadnn.runtime.cuda.schedule.library.few_pooled import OF_FEW_POOLED
-from magmadnn.runtime.cuda.schedule.library.pictures import OF_PICTURES
+from magmadnn.runtime.cuda.schedule.library.pooling import OF_POOLING
 
 from .alike import AlikeRunner
 from .runner import CudaRunner
@@ -32,7 +32,7 @@ def runner_of(program: Program, device: int, tensor_float: bool, check: bool = F
     """
     has = frozenset[str]()
     if _has_calls(program):
-        has = device_engine(device).functions | OF_PICTURES | OF_FEW_POOLED | ON_GPUS
+        has = device_engine(device).functions | OF_POOLING | OF_FEW_POOLED | ON_GPUS
         if tensor_float and _OF_CONVOLUTIONS <= has:
             has |= {"tf32"}
     plan = native_plan(program, check=check, rounding=False, libraries=has)

@@ -46,7 +46,7 @@ from .library.convolutions import Convolutions, can_convolve
 from .library.few_pooled import FewPooledSteps, takes_few_pooled
 from .library.fourier import Transforms, is_transform
 from .library.library_calls import LibraryCalls
-from .library.pictures import Pictures, takes_pictures
+from .library.pooling import PoolingSteps, takes_pooling
 from .library.rooms import InTurn, Rooms
 from .loops import LoopSteps
 from .pads import padded_copy
@@ -67,7 +67,7 @@ def runs_on_device(plan: NativePlan, work: Work) -> bool:
     if isinstance(kernel, Library):
         return can_call(kernel)
     if isinstance(kernel, WholeLibrary):
-        return can_convolve(kernel) or takes_pictures(kernel) or takes_few_pooled(kernel)
+        return can_convolve(kernel) or takes_pooling(kernel) or takes_few_pooled(kernel)
     return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
 
 
@@ -110,7 +110,7 @@ class Items:
         rooms = Rooms(layout, engine, self._workspaces)
         self._library = LibraryCalls(layout, rooms)
         self._convolutions = Convolutions(layout, engine, rooms, tensor_float, self.chip)
-        self._pictures, self._few_pooled = Pictures(layout), FewPooledSteps(layout)
+        self._pooling, self._few_pooled = PoolingSteps(layout), FewPooledSteps(layout)
         self._transforms = Transforms(layout, rooms, self.chip)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie, elements of an item, tiles
@@ -167,11 +167,11 @@ class Items:
             launch = choose(kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
 
-    def _whole_library(self, kernel: WholeLibrary) -> Convolutions | Pictures | FewPooledSteps:
+    def _whole_library(self, kernel: WholeLibrary) -> Convolutions | PoolingSteps | FewPooledSteps:
         """What makes the launches of a function of whole arrays."""
         if takes_few_pooled(kernel):
             return self._few_pooled
-        return self._pictures if takes_pictures(kernel) else self._convolutions
+        return self._pooling if takes_pooling(kernel) else self._convolutions
 
     def _on_arrays(self, work: Work) -> Item:
         """A call of NumPy's functions where values lie on the device."""

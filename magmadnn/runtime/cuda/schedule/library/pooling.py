@@ -1,4 +1,4 @@
-"""Steps on pictures by kernels of our own: max pooling, and blocks of places as channels.
+"""Pooling steps by kernels of our own: max pooling, and blocks of places as channels.
 
 Two poolings that read the same image are one launch.
 """
@@ -19,15 +19,15 @@ from .pairs import Pair, kernel_of, pairs_of
 
 _VALUES, _NUMBERS, _INPUTS = "pooled", "pooled_numbers", "pooled_inputs"
 _GATHERED = "gathered"
-OF_PICTURES = frozenset({_VALUES, _NUMBERS, _INPUTS, _GATHERED})
+OF_POOLING = frozenset({_VALUES, _NUMBERS, _INPUTS, _GATHERED})
 
 
-def takes_pictures(kernel: WholeLibrary) -> bool:
+def takes_pooling(kernel: WholeLibrary) -> bool:
     """Whether a function is pooling, what its gradient is, or gathers places."""
-    return kernel.function in OF_PICTURES
+    return kernel.function in OF_POOLING
 
 
-class Pictures:
+class PoolingSteps:
     """Makes the launches of such steps.
 
     Args:
