@@ -10,7 +10,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.cuda import module
-from magmadnn.compiler.cuda.fused import cut_columns, cut_rows
+from magmadnn.compiler.cuda.fused import cut_columns
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.module import choose
 from magmadnn.compiler.cuda.text.variant import Chip
@@ -254,32 +254,6 @@ def test_long_rows_that_are_walked_over_again(device: str) -> None:
     exact /= exact.sum(1, keepdims=True)
     # a sum of terms of one sign, some hundred roundings in a block and behind it; exponentials, a quotient
     np.testing.assert_allclose(shares, exact, rtol=UNIT * 600)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("rows", [200704, 200705, 31 * 8192 - 3])
-def test_rows_that_a_reduction_has_read_last_come_first(
-    device: str, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each row once, whatever is left over."""
-    ends: list[int] = []
-    real = cut_rows._ends
-
-    def noted(*given: int) -> int:
-        ends.append(real(*given))
-        return ends[-1]
-
-    monkeypatch.setattr(cut_rows, "_ends", noted)
-    x = placeholder("x", Spec((rows, 16), as_dtype("float32")))
-    s = placeholder("s", Spec((16,), as_dtype("float32")))
-    draw = np.random.default_rng(2)
-    feeds = {x: draw.standard_normal((rows, 16)), s: draw.standard_normal(16)}
-    feeds = {node: array.astype(np.float32) for node, array in feeds.items()}
-    with on(device):
-        run = Executable([(Operation(x) * Operation(s)).node], executor="native", device="cuda")
-        (made,) = run.run(feeds)
-    np.testing.assert_array_equal(made, feeds[x] * feeds[s])
-    assert max(ends) > 1
 
 
 @pytest.mark.parametrize("device", DEVICES)

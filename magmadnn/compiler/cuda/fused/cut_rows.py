@@ -9,7 +9,6 @@ from magmadnn.compiler.cuda.text.variant import WARP, Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import FULL, ROW, SCALAR, PaddedOperand
 from magmadnn.compiler.kernels.rows import Rows
-from magmadnn.compiler.lower.row_blocks import block_rows
 
 from .rows import THREADS, RowsVariant
 
@@ -41,8 +40,7 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
         beside, blocks = -(-vectors // across), -(-rows // down)
         each = _rows_of_thread(kernel, width, beside * blocks // chip.processors)
         equal = _equal_slots(kernel, values)
-        ends = _ends(rows, columns, each) if each > 1 else 1
-        variant = RowsVariant(kernel, width, 0, 1, 1, equal, min(each, _AHEAD), ends)
+        variant = RowsVariant(kernel, width, 0, 1, 1, equal, min(each, _AHEAD))
         grid = (beside, min(-(-blocks // each), 65535), 1)
         return Launch(variant, grid, (across, down, 1), arguments_of(variant, values))
     group = min(_group_for(vectors), chip.together)
@@ -60,11 +58,6 @@ def _rows_of_thread(kernel: Rows, width: int, blocks: int) -> int:
     if not 0 < shared <= _SHARED:
         return 1
     return min(_MOST_ROWS, _power(blocks // _LEAST_BLOCKS + 1) // 2 or 1)
-
-
-def _ends(rows: int, columns: int, each: int) -> int:
-    """How many blocks of rows a reduction has among those that come first of each thread's `each` rows."""
-    return max(-(-rows // block_rows(rows, columns)) // each, 1)
 
 
 def _equal_slots(kernel: Rows, values: Mapping[str, int]) -> tuple[tuple[str, str], ...]:

@@ -69,8 +69,6 @@ class RowsVariant(OfParts):
         equal: slots of operands with pads, each with an earlier one of the same value: what follows from it
             is computed once.
         ahead: rows that a thread reads at once, after what they share: two, or one with nothing before it.
-        ends: of how many parts of the rows the ends come first, which are in the cache: the reduction before
-            has read its blocks of rows at the same time, each to its end; 1 for rows in order.
     """
 
     kernel: Rows
@@ -80,7 +78,6 @@ class RowsVariant(OfParts):
     steps: int
     equal: tuple[tuple[str, str], ...] = ()
     ahead: int = 1
-    ends: int = 1
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -135,7 +132,7 @@ class _Text:
         lines, width = self.lines, self.variant.width
         lines.add(f"const i64 column = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * {width};")
         lines.add("if (column >= column1) return;")
-        lines.add(f"const i64 first = (i64){self._block_of_rows()} * blockDim.y + threadIdx.y;")
+        lines.add("const i64 first = (i64)blockIdx.y * blockDim.y + threadIdx.y;")
         ahead, names = self.variant.ahead, {o: f"{o.name}_v" for o in self.streams}
         shared = [o for o in self.streams if o.spread == ROW and ahead > 1]
         self._load("column", {o: names[o] for o in shared}, declare=True)
@@ -158,15 +155,6 @@ class _Text:
             self._elements((), stage.store, names, "column")
         lines.add("}")
         lines.add("}")
-
-    def _block_of_rows(self) -> str:
-        """The number of the rows that a block has."""
-        ends = self.variant.ends
-        if ends == 1:
-            return "blockIdx.y"
-        self.lines.add(f"const u32 each = gridDim.y / {ends}u, turn = blockIdx.y / {ends}u;")
-        inner = f"blockIdx.y % {ends}u * each + (each - 1u - turn)"
-        return f"(turn < each ? {inner} : blockIdx.y)"
 
     def _each_ahead(self) -> None:
         """Begin a loop over rows that a thread reads before it computes the first."""
