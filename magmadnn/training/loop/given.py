@@ -35,9 +35,9 @@ from magmadnn.errors import (
 )
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Loss
+from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Hinge
 from magmadnn.memory.dtypes import is_floating
-from magmadnn.memory.foreign import as_array, on_device
+from magmadnn.memory.foreign import OnDevice, as_array, on_device
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.unchanging import Noted
 from magmadnn.runtime.places import device_of
@@ -73,7 +73,7 @@ def checked_arrays(
     """
     device = gpu_of(model)
     inputs = inputs_for(model.inputs, x, what, device)
-    targets = targets_for(model.outputs, y, f"{what}: ", device)
+    before = targets = targets_for(model.outputs, y, f"{what}: ", device)
     if device is not None:
         arrays = [*inputs, *targets]
         if moves:
@@ -81,7 +81,7 @@ def checked_arrays(
         inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
         if not later:
             settle_all(arrays)
-    checks = check_data(model, inputs, targets, later)
+    checks = check_data(model, inputs, targets, later, before)
     for fed, array in zip(model.inputs, inputs, strict=True):
         if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
             raise DTypeError(
@@ -92,9 +92,20 @@ def checked_arrays(
 
 
 def check_data(
-    model: Model, inputs: Sequence[Array], targets: Sequence[Array], later: bool = False
+    model: Model,
+    inputs: Sequence[Array],
+    targets: Sequence[Array],
+    later: bool = False,
+    before: Sequence[Array] | None = None,
 ) -> Checks:
-    """Look at inputs and targets; with `later` only at those values that are the host's.
+    """Look at inputs and targets; with `later` whoever uses them looks for what a device can look for.
+
+    Args:
+        model: that they are for.
+        inputs: where they are used.
+        targets: likewise.
+        later: see above.
+        before: the targets before they were copied to a device; None where they were not.
 
     Returns:
         What has looked at their values.
@@ -113,9 +124,11 @@ def check_data(
     ]
     _run(checks, arrays)
     if model.loss is not None:
-        more = _checks_of_targets(heads_of(model), targets, later)
-        _run(more, targets)
-        checks += [(len(inputs) + number, check) for number, check in more]
+        heads, before = heads_of(model), targets if before is None else before
+        more = _checks_of_classes(heads, targets, later), _checks_of_numbers(heads, before)
+        for some, of in zip(more, (targets, before), strict=True):
+            _run(some, of)
+            checks += [(len(inputs) + number, check) for number, check in some]
     return checks
 
 
@@ -320,16 +333,17 @@ def _misfit(fed: Placeholder, array: Array, one: str) -> str:
 
 
 def check_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool = False) -> None:
-    """Look at the values of targets, those in files left out; with `later` only at those of the host.
+    """Look at the values of targets, those in files left out; with `later` class numbers of the host only.
 
     Raises:
         ShapeError, DTypeError, DataError: naming where.
     """
-    _run(_checks_of_targets(heads, targets, later), targets)
+    _run(_checks_of_classes(heads, targets, later), targets)
+    _run(_checks_of_numbers(heads, targets), targets)
 
 
-def _checks_of_targets(heads: Sequence[Head], targets: Sequence[Array], later: bool) -> Checks:
-    """What looks at the values of targets; what shapes and dtypes say is looked at here."""
+def _checks_of_classes(heads: Sequence[Head], targets: Sequence[Array], later: bool) -> Checks:
+    """What looks at the values of class numbers; what shapes and dtypes say is looked at here."""
     found: Checks = []
     names = _names("y", heads)
     for number, (name, head, target) in enumerate(zip(names, heads, targets, strict=False)):
@@ -343,14 +357,27 @@ def _checks_of_targets(heads: Sequence[Head], targets: Sequence[Array], later: b
             if not is_mapped(target):
                 check = partial(check_within, name, classes=classes, inner=inner, later=later)
                 found.append((number, check))
-        if isinstance(target, np.ndarray) and not is_mapped(target):
-            found += [(number, check) for check in _checks_of_numbers(name, loss, shape, target)]
     return found
 
 
-def _checks_of_numbers(name: str, loss: Loss, shape: tuple[Any, ...], target: Array) -> list[Check]:
-    """What looks whether numbers are what a loss takes, where it does not take any."""
-    if isinstance(loss, CrossEntropy) and target.shape[1:] == shape[1:]:
+def _checks_of_numbers(heads: Sequence[Head], targets: Sequence[Array]) -> Checks:
+    """What looks whether numbers are what a loss takes, where it does not take any.
+
+    The host does: those that were given on a device are copied for that.
+    """
+    names = _names("y", heads)
+    return [
+        (number, check)
+        for number, (name, head, target) in enumerate(zip(names, heads, targets, strict=False))
+        if isinstance(target, np.ndarray | OnDevice) and not is_mapped(target)
+        for check in _checks_of_one(name, head, target)
+    ]
+
+
+def _checks_of_one(name: str, head: Head, target: Array) -> list[Check]:
+    """The same for one target."""
+    loss = head.loss
+    if isinstance(loss, CrossEntropy) and target.shape[1:] == head.output.shape[1:]:
         words = (
             "probabilities of classes, or one of them 1; for labels, each true or not, use "
             "binary_cross_entropy, and to leave out a row sample_weight"
@@ -375,6 +402,7 @@ def _check_numbers(
     noted = _FOUND_GOOD.setdefault(loss, Noted())
     if target in noted:
         return
+    target = np.asarray(target)  # a copy of what lies on a device
     if (where := first_bad(target)) is not None:
         raise DataError(
             f"{name}: {place(where)} is {target[where].tolist()}, for {loss} expected {words}"

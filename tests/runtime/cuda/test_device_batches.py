@@ -10,7 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda import device_memory
-from magmadnn.errors import OutOfMemoryError
+from magmadnn.errors import DataError, OutOfMemoryError
 from magmadnn.memory.foreign import OnDevice, on_device
 from magmadnn.runtime.cuda.data import arrays
 from magmadnn.runtime.cuda.schedule import small
@@ -136,3 +136,30 @@ def test_a_stream_of_its_own_is_waited_for(
         assert bool(waited) is waits
         on_device(array, 0)
         assert len(waited) == 1 + waits
+
+
+@pytest.mark.parametrize("loss", ["binary_cross_entropy", "cross_entropy", "hinge"])
+def test_numbers_that_a_loss_does_not_take_are_refused_on_a_device_too(loss: str) -> None:
+    """From the host, also where they are others in a further fit; lying on the device; as batches there."""
+    rng = np.random.default_rng(3)
+    x = rng.random((31, 4)).astype(np.float32)
+    good = np.eye(3, dtype=np.float32)[rng.integers(0, 3, 31)]
+    bad = good.copy()
+    bad[17] = 0.25, 0.5, 2
+    with on("emulated"):
+        layers = [md.layers.Input((4,)), md.layers.Dense(3)]
+        sgd = md.optim.SGD(0.1)
+        model = md.Model(layers, loss=loss, optimizer=sgd, device="cuda", seed=1)
+        y = good.copy()
+        history = model.fit(x, y, batch_size=8, verbose=False)
+        assert np.isfinite(history.rows[-1]["loss"])
+        model.fit(there(x), there(good), batch_size=8, verbose=False)
+        before = {name: value.copy() for name, value in model.values().items()}
+        y[:] = bad
+        for given in ((x, y), (x, there(bad)), (there(x), there(bad))):
+            with pytest.raises(DataError, match=rf"y: row 17.* for {loss} expected"):
+                model.fit(*given, batch_size=8, verbose=False)
+        with pytest.raises(DataError, match=rf"y: row 1.* for {loss} expected"):
+            model.fit(batches(x, bad, there, there)[2:3], verbose=False)
+        for name, value in model.values().items():
+            np.testing.assert_array_equal(value, before[name])
