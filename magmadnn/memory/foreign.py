@@ -163,7 +163,8 @@ class OnDevice:
         first, last, _ = rows.indices(len(self))
         step = self.dtype.itemsize * math.prod(self.shape[1:])
         shape = (max(last - first, 0), *self.shape[1:])
-        return replace(self, shape=shape, place=self.place + first * step, looks=PendingChecks())
+        place = self.place + first * step
+        return OnDevice(shape, self.dtype, place, self.device, self.owner, copy=self.copy)
 
     def fill_from(self, array: Any) -> None:
         """Copy an array of this shape and dtype here, behind all that was launched.

@@ -86,14 +86,14 @@ def _taken(
     array: Array, known: Kept | None, blocks: list[Block], device: int, watched: bool
 ) -> tuple[Any, Kept | None]:
     """An array on the device, and what may serve again; a new copy may take one of the blocks."""
-    from magmadnn.runtime.cuda.data.arrays import copied
-    from magmadnn.runtime.cuda.data.block import Block
-    from magmadnn.runtime.cuda.data.checked_cache import ImmutableCopy, ValidatedCopy
-
     if not isinstance(array, np.ndarray):
         return array, None
     if known is not None:
         return known.take(array), known
+    from magmadnn.runtime.cuda.data.arrays import copied
+    from magmadnn.runtime.cuda.data.block import Block
+    from magmadnn.runtime.cuda.data.checked_cache import ImmutableCopy, ValidatedCopy
+
     note = ReadOnlyKey.of(array)
     if note is None and not (watched and ValidatedCopy.can(array)):
         return copied(array, device), None
