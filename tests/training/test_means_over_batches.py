@@ -169,6 +169,7 @@ def test_weights_of_a_stream_are_looked_at() -> None:
         (-np.ones(5), "weights must be finite and not negative"),
         (np.ones(4), "weights must have shape (5,), got (4,)"),
         ([math.nan] * 5, "weights must be finite and not negative"),
+        ([1e300] * 5, "weights must be finite and not negative"),  # as float32
     ):
         _, message = error_of(lambda w=weights: model.evaluate([(X[:5], CLASSES[:5], w)]))
         assert message == text

@@ -108,7 +108,8 @@ def checked_weights(what: str, given: Any, rows: int) -> Array:
             f"{what} must be a number for each row, got {given.dtype}; "
             "weights of classes are class_weight"
         )
-    weights: Array = given.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+        weights: Array = given.astype(np.float32, copy=False)
     if weights.shape != (rows,):
         raise ShapeError(f"{what} must have shape ({rows},), got {weights.shape}")
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
