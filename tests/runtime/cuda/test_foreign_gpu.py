@@ -10,6 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends import cuda
+from magmadnn.errors import DataError
 from magmadnn.memory import DEVICE
 from magmadnn.memory.foreign import as_array
 from tests.runtime.cuda.devices import distance, network, samples
@@ -84,3 +85,22 @@ def test_models_take_them(there: Maker) -> None:
     one.fit(batches, verbose=0)
     other.fit([(there(p), there(q)) for p, q in batches], verbose=0)
     assert distance(one, other) == 0
+
+
+def test_numbers_that_a_loss_does_not_take_are_refused(there: Maker) -> None:
+    """As arrays of all rows and as batches; good ones are trained on."""
+    rng = np.random.default_rng(3)
+    x = rng.random((31, 4), np.float32)
+    good = np.eye(3, dtype=np.float32)[rng.integers(0, 3, 31)]
+    bad = good.copy()
+    bad[17] = 0.25, 0.5, 2
+    layers = [md.layers.Input((4,)), md.layers.Dense(3)]
+    sgd = md.optim.SGD(0.1)
+    model = md.Model(layers, loss="cross_entropy", optimizer=sgd, device="cuda", seed=1)
+    model.fit(there(x), there(good), batch_size=8, verbose=False)
+    before = model.values()
+    with pytest.raises(DataError, match=r"y: row 17 .* for cross_entropy expected"):
+        model.fit(there(x), there(bad), batch_size=8, verbose=False)
+    with pytest.raises(DataError, match=r"y: row 1 .* for cross_entropy expected"):
+        model.fit([(there(x[16:24]), there(bad[16:24]))], verbose=False)
+    assert all(np.array_equal(value, before[name]) for name, value in model.values().items())
