@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import re
+from ctypes import byref
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from magmadnn.backends.cuda.libraries import polar
+from magmadnn.backends.cuda.libraries import polar, repeated
 from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
 from magmadnn.backends.cuda.libraries.polar import polynomials
-from magmadnn.backends.cuda.nodes.matrices import LEAST_POLAR_ALONE
+from magmadnn.backends.cuda.nodes.matrices import LEAST_POLAR_ALONE, MatrixNode
 from tests.runtime.cuda.emulated_matrices import columns_at
 
 pytest.importorskip("scipy")
@@ -80,8 +83,70 @@ class Solver(Library):
             ctypes.c_int32.from_address(words[-2].value).value = 1
 
 
-def values_of(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Singular values of a stack, what was said of each, and cuSOLVER's functions that were called."""
+APART = 8
+
+
+class Capturing(Products):
+    """Streams that can be captured: what is then given to `APART` is kept as it was told, and not run."""
+
+    stream, taken = STREAM, None
+
+    def _SetStream_v2(self, dtype: str, handle: Any, stream: Any) -> None:
+        self.stream = stream.value
+
+    def captured(self, give: Any) -> Any:
+        """As an engine makes graphs."""
+        self.taken = taken = list[Any]()
+        give(APART)
+        self.taken = None
+        assert self.stream == STREAM
+        self.graphs = [*getattr(self, "graphs", []), taken]
+        return SimpleNamespace(launch=lambda: [run() for run in taken])
+
+    def copied(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        """As an engine copies."""
+        assert stream == (STREAM if self.taken is None else APART)
+        run = partial(copied, to, source, nbytes, STREAM)
+        run() if self.taken is None else self.taken.append(run)
+
+    def _gemm_v2(self, dtype: str, *words: Any) -> None:
+        assert self.stream == (STREAM if self.taken is None else APART)
+        told = (byref(type(w._obj)(w._obj.value)) if hasattr(w, "_obj") else w for w in words)
+        run = partial(super()._gemm_v2, dtype, *told)
+        run() if self.taken is None else self.taken.append(run)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_steps_of_the_same_memory_are_a_graph_from_the_second_time_on(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for all matrices of a stack, whatever their scales; the one that was not used longest goes."""
+    monkeypatch.setattr(repeated, "_KEPT", 2)
+    a = np.random.default_rng(3).normal(size=(2, M, N)) * np.array([1, 1e-9])[:, None, None]
+    a = a.astype(dtype)
+    blas, calls = Capturing(), [packed(a) for _ in range(3)]
+    functions = MatrixFunctions(blas, Solver(), STREAM, blas.copied, blas.captured)
+    wanted = np.linalg.svd(a.astype("d"), compute_uv=False)
+    bound = 8 * np.sqrt(M) * np.finfo(dtype).eps * wanted.max(-1, keepdims=True)
+    for number, graphs, order in (
+        (0, 1, 1),
+        (1, 2, 1),
+        (0, 2, -1),
+        (2, 3, 1),
+        (0, 3, 1),
+        (1, 4, 1),
+    ):
+        call, (matrices, values, *_), _ = calls[number]
+        matrices[:] = turned(a[::order])
+        functions.call(call)
+        assert (np.abs(values[::order] - wanted) <= bound).all()
+        assert len(blas.graphs) == graphs
+    steps = len(polynomials(float(np.finfo(dtype).eps) / 4))
+    assert [len(graph) for graph in blas.graphs] == [5 * steps - 1] * 4
+
+
+def packed(a: np.ndarray) -> tuple[MatrixNode, tuple[np.ndarray, ...], np.ndarray]:
+    """The call for values alone, its pieces, and what is said of each."""
     count, p, q = a.shape
     pieces = (
         turned(a), *(np.full((count, *s), 7.0, a.dtype) for s in ((q,), (q, p), (q, q))),
@@ -90,7 +155,12 @@ def values_of(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
     call, (info, _) = filled(
         "gesdd", (False, False), pieces=pieces, rows=1, columns=q, height=p, width=q
     )
-    call, solver = replace(call, dtype=a.dtype.name), Solver()
+    return replace(call, dtype=a.dtype.name), pieces, info
+
+
+def values_of(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Singular values of a stack, what was said of each, and cuSOLVER's functions that were called."""
+    (call, pieces, info), solver, q = packed(a), Solver(), a.shape[2]
     functions = MatrixFunctions(Products(), solver, STREAM, copied)
     assert functions.workspace(call) == 5 * q * a.itemsize  # of potrf
     functions.call(call)

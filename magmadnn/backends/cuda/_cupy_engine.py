@@ -346,7 +346,7 @@ class CudaEngine(CudaLane):
     @cached_property
     def _functions_at_once(self) -> MatrixFunctions:
         """The same, on the stream that all is launched on."""
-        return MatrixFunctions(*self._matrix_libraries, self.stream)
+        return MatrixFunctions(*self._matrix_libraries, self.stream, captured=self._graph_of)
 
     @cached_property
     def _matrix_libraries(self) -> tuple[ctypes.CDLL, ctypes.CDLL]:
@@ -444,13 +444,24 @@ class CudaEngine(CudaLane):
 
     def _captured(self, node: LibraryNode) -> int:
         """A call of a library as a graph of its own."""
-        call = self._call_of(node)
+        return self._taken_down(self._call_of(node))
+
+    def _taken_down(self, call: Callable[[], object]) -> int:
+        """What a call gives the stream for that, as a graph."""
         driver.begin_capture(self._side)
         try:
             call()
         finally:
             graph = driver.end_capture(self._side)
         return graph
+
+    def _graph_of(self, give: Callable[[int], object]) -> CudaGraph:
+        """What is given to a stream, to be launched."""
+        graph = self._taken_down(functools.partial(give, self._side))
+        try:
+            return CudaGraph(self, driver.instantiated(graph), (), ())
+        finally:
+            driver.destroy_graph(graph)
 
     def _call_of(self, node: LibraryNode) -> Callable[[], None]:
         """What gives a node to the stream; libraries are loaded before anything is captured."""

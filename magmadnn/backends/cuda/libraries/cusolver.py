@@ -11,6 +11,7 @@ from .factors import Factors
 from .handles import Copy, Handles
 from .recorded import RecordedCall
 from .refinements import Refinements
+from .repeated import Captured
 from .spectra import Spectra
 
 
@@ -22,12 +23,16 @@ class MatrixFunctions:
         solver: cuSOLVER, likewise.
         stream: what calls are given to.
         copy: begins to copy from the host.
+        captured: makes graphs of many short calls, see `Repeated`.
     """
 
-    def __init__(self, blas: Any, solver: Any, stream: int, copy: Copy = driver.copy) -> None:
+    def __init__(
+        self, blas: Any, solver: Any, stream: int, copy: Copy = driver.copy,
+        captured: Captured | None = None,
+    ) -> None:  # fmt: skip
         handles = Handles(blas, solver, stream)
         self._caller = handles.caller
-        self._factors, self._spectra = Factors(handles), Spectra(handles, copy)
+        self._factors, self._spectra = Factors(handles), Spectra(handles, copy, captured)
         self._refinements = Refinements(handles, copy)
 
     def workspace(self, node: MatrixNode) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_void_p
+from functools import partial
 from typing import Any
 
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE
@@ -39,6 +41,16 @@ class Handles:
         ask(blas, "cublasSetStream_v2", self._blas_handle, c_void_p(stream))
         ask(solver, "cusolverDnCreate", byref(self._solver_handle))
         ask(solver, "cusolverDnSetStream", self._solver_handle, c_void_p(stream))
+
+    @contextmanager
+    def elsewhere(self, stream: int) -> Iterator[None]:
+        """Have cuBLAS give another stream what it is called for meanwhile."""
+        tell = partial(self.caller.ask, self._blas, "cublasSetStream_v2", self._blas_handle)
+        tell(c_void_p(stream))
+        try:
+            yield
+        finally:
+            tell(c_void_p(self.stream))
 
     def by_blas(self, node: MatrixNode, name: str, *arguments: Any) -> None:
         """Call cuBLAS's function of a name, with `?` for the letter of the dtype."""

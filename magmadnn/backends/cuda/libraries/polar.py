@@ -12,15 +12,17 @@ is 0, or nearly, need no U at all. So it serves matrices of any rank, unlike ges
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import addressof, byref, c_double, c_float, c_int, c_void_p
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode, sizes_of_singular
 
 from .handles import LOWER, Copy, Handles, item_bytes
+from .repeated import Captured, Repeated
 
 _REALS: dict[str, Any] = {"float32": c_float, "float64": c_double}
 _NONE, _TRANSPOSED = c_int(0), c_int(1)  # CUBLAS_OP_...
@@ -65,10 +67,19 @@ def _nearest(low: float, high: float) -> tuple[float, float, float, float]:
 
 @lru_cache(maxsize=4)
 def _coefficients(dtype: str, ends: bool) -> tuple[tuple[Any, Any, Any], ...]:
-    """Those of the steps but for the first, by address; or of steps for numbers of which none is small."""
+    """Those of the steps, by address; or of steps for numbers of which none is small."""
     real, least = _REALS[dtype], float(np.finfo(dtype).eps) / 4
-    steps = polynomials(_TOLD, _HIGHEST) if ends else polynomials(least)[1:]
+    steps = polynomials(_TOLD, _HIGHEST) if ends else polynomials(least)
     return tuple((byref(real(a)), byref(real(b)), byref(real(c))) for a, b, c in steps)
+
+
+class _Rooms(NamedTuple):
+    """Addresses of matrices: of X and what becomes of it [p, q], of X^T X and polynomials of it [q, q]."""
+
+    x: int
+    other: int
+    squares: int
+    factor: int
 
 
 class SymmetricParts:
@@ -77,67 +88,80 @@ class SymmetricParts:
     Args:
         handles: of the libraries.
         copy: begins to copy.
+        captured: makes graphs of calls, see `Repeated`.
     """
 
-    def __init__(self, handles: Handles, copy: Copy) -> None:
+    def __init__(self, handles: Handles, copy: Copy, captured: Captured | None) -> None:
         self._handles, self._copy = handles, copy
+        self._repeated = Repeated(handles, captured)
 
     def make(self, node: MatrixNode, number: int) -> int | None:
         """The address of -H [q, q] of a matrix: eigenvalues ascend as its singular values descend.
 
         None for matrices of zeros, and for numbers whose squares are too large or too small, or no numbers.
-        It works in the places of U and V, and in the room for copies.
+        It works in the places of the first matrix's U and V, and in the room for copies.
         """
-        p, q, columns = sizes_of_singular(node.height, node.width, False)
+        p, q, _ = sizes_of_singular(node.height, node.width, False)
         size, limits = item_bytes(node), np.finfo(node.dtype)
         matrix = node.pieces[0] + number * p * q * size
-        x = node.pieces[2] + number * p * columns * size
-        squares, other = node.pieces[3] + number * q * q * size, node.pieces[4]
-        factor = other + p * q * size
+        x, squares, other = node.pieces[2:]
+        rooms = _Rooms(x, other, squares, other + p * q * size)
         norm = self._norm(node, matrix, p * q)
         if not limits.tiny / limits.eps < norm < limits.max / 8:  # nor for NaN
             return None
         self._sum(node, (p, q), 1 / norm, (matrix, _NONE), 0.0, x)
-        x = self._polar(node, number, (p, q), (x, other), (squares, factor))
+        self._product(node, (p, q), x, x, squares)
+        # The largest singular value is at most 1 / scale.
+        scale = self._norm(node, squares, q * q) ** -0.5
+        self._scale(node, x, p * q, scale)
+        self._scale(node, squares, q * q, scale**2)
+        x = self._polar(node, number, (p, q), rooms)
         self._product(node, (p, q), x, matrix, squares)
-        self._sum(node, (q, q), -0.5, (squares, _TRANSPOSED), -0.5, factor)
-        return factor
+        self._sum(node, (q, q), -0.5, (squares, _TRANSPOSED), -0.5, rooms.factor)
+        return rooms.factor
 
     def negate(self, node: MatrixNode, numbers: int, count: int) -> None:
         """Change the signs of numbers at an address."""
-        minus = byref(_REALS[node.dtype](-1))
-        self._handles.by_blas(node, "?scal_v2", c_int(count), minus, c_void_p(numbers), c_int(1))
+        self._scale(node, numbers, count, -1.0)
 
-    def _polar(
-        self, node: MatrixNode, number: int, sizes: tuple[int, int], rooms: tuple[int, int],
-        squares: tuple[int, int],
-    ) -> int:  # fmt: skip
-        """Which of two rooms [p, q] holds U in the end, of the matrix in the first; two more are [q, q].
+    def _scale(self, node: MatrixNode, numbers: int, count: int, scale: float) -> None:
+        """Multiply numbers at an address."""
+        factor = byref(_REALS[node.dtype](scale))
+        self._handles.by_blas(node, "?scal_v2", c_int(count), factor, c_void_p(numbers), c_int(1))
+
+    def _polar(self, node: MatrixNode, number: int, sizes: tuple[int, int], rooms: _Rooms) -> int:
+        """Where U is in the end, of X and X^T X in their rooms."""
+        steps = _coefficients(node.dtype, False)
+        if sizes[1] < _LEAST_TESTED or node.dtype != "float64":
+            key = node.dtype, sizes, rooms, node.workspace
+            self._repeated.run(key, lambda on: self._step(node, sizes, rooms, steps, on))
+        else:  # products take longer than calls
+            stream = self._handles.stream
+            rooms = self._step(node, sizes, rooms, steps[:_TESTED], stream)
+            self._product(node, sizes, rooms.x, rooms.x, rooms.squares)
+            is_short = self._none_is_small(node, number, (rooms.squares, rooms.factor))
+            steps = _coefficients(node.dtype, True) if is_short else steps[_TESTED:]
+            self._step(node, sizes, rooms, steps, stream)
+        return rooms.other if len(steps) % 2 else rooms.x
+
+    def _step(
+        self, node: MatrixNode, sizes: tuple[int, int], rooms: _Rooms,
+        steps: Sequence[tuple[Any, Any, Any]], stream: int,
+    ) -> _Rooms:  # fmt: skip
+        """Give a stream steps, of which the first finds X^T X in its room; the rooms behind them.
 
         A call of Python's for each of a hundred products and copies: what they are told is made before.
         """
-        (p, q), size = sizes, item_bytes(node)
-        real, copy, stream = _REALS[node.dtype], self._copy, self._handles.stream
+        (p, q), size, real = sizes, item_bytes(node), _REALS[node.dtype]
+        x_at, other_at, *squares = rooms
         rows, columns = c_int(p), c_int(q)
-        y, z = map(c_void_p, squares)
-        one, none = byref(real(1)), byref(real(0))
-        (x, x_at), (other, other_at) = ((c_void_p(room), room) for room in rooms)
-        self._product(node, sizes, rooms[0], rooms[0], squares[0])
-        # The largest singular value is at most 1 / scale.
-        scale = self._norm(node, squares[0], q * q) ** -0.5
-        first = polynomials(float(np.finfo(node.dtype).eps) / 4)[0]
-        scaled = (byref(real(k * scale**n)) for k, n in zip(first, (1, 3, 5), strict=True))
+        x, other, y, z = map(c_void_p, rooms)
+        one, none, copy = byref(real(1)), byref(real(0)), self._copy
         product = self._handles.often(node, "?gemm_v2")
         square = _TRANSPOSED, _NONE, columns, columns, rows, one
-        steps, step = [tuple(scaled), *_coefficients(node.dtype, False)], 0
-        is_tested = q >= _LEAST_TESTED and node.dtype == "float64"
-        while step < len(steps):
-            if step:
+        for number, (a, b, c) in enumerate(steps):
+            if number:
                 product(*square, x, rows, x, rows, none, y, columns)
-            if is_tested and step == _TESTED and self._none_is_small(node, number, squares):
-                steps[step:] = _coefficients(node.dtype, True)
-            a, b, c = steps[step]
-            step += 1
             copy(squares[1], squares[0], q * q * size, stream)
             product(
                 _NONE, _NONE, columns, columns, columns, c, y, columns, y, columns, b, z, columns
@@ -145,7 +169,7 @@ class SymmetricParts:
             copy(other_at, x_at, p * q * size, stream)
             product(_NONE, _NONE, rows, columns, columns, one, x, rows, z, columns, a, other, rows)
             x, x_at, other, other_at = other, other_at, x, x_at
-        return x_at
+        return rooms._replace(x=x_at, other=other_at)
 
     def words(self, node: MatrixNode) -> int:
         """How many numbers it wants of the workspace for one matrix of a node."""

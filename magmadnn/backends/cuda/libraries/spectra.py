@@ -20,6 +20,7 @@ from magmadnn.backends.cuda.nodes.matrices import (
 
 from .handles import LOWER, UPPER, Copy, Handles, at, item_bytes
 from .polar import SymmetricParts
+from .repeated import Captured
 
 T = TypeVar("T")
 
@@ -51,14 +52,15 @@ class Spectra:
     Args:
         handles: of the libraries.
         copy: begins to copy.
+        captured: makes graphs of calls, see `Repeated`.
 
     Attributes:
         asked: what the libraries have said.
     """
 
-    def __init__(self, handles: Handles, copy: Copy) -> None:
+    def __init__(self, handles: Handles, copy: Copy, captured: Captured | None) -> None:
         self._handles, self._copy = handles, copy
-        self._symmetric = SymmetricParts(handles, copy)
+        self._symmetric = SymmetricParts(handles, copy, captured)
         self.asked: dict[tuple[object, ...], Any] = {}  # see `_once`
 
     def workspace(self, node: MatrixNode) -> int:
