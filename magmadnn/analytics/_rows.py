@@ -17,6 +17,8 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 _BLOCK_BYTES = 16 << 20  # of a block
 _SQUARED = {"f": 1e15, "d": 1e145}  # from which on sums of squares of many rows may overflow
+# Below which squares have no digits left: of float32 those of differences too, which are eps times as large.
+_VANISHING = {"f": 1e-10, "d": 1e-145}
 
 
 def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
@@ -62,8 +64,14 @@ def narrow_blocks(name: str, x: Array) -> Iterator[Array]:
     """The same in float32 for rows of float32 whose products stay in its range, in float64 for others."""
     wanted = np.dtype(np.float32 if x.dtype == np.float32 else np.float64)
     for _, block in _blocks(name, x, wanted):
-        large = wanted == np.float32 and np.abs(block).max() > _SQUARED[wanted.char]
-        yield block.astype(np.float64) if large else block
+        yield block if wanted == np.float64 or _has_squares(block) else block.astype(np.float64)
+
+
+def _has_squares(block: Array) -> bool:
+    """Whether squares of numbers of each column of float32, and of their differences, are in its range."""
+    sizes = np.maximum(block.max(0), -block.min(0))
+    least = np.where(sizes > 0, sizes, 1).min()
+    return bool(sizes.max() <= _SQUARED["f"] and least >= _VANISHING["f"])
 
 
 def all_rows(name: str, x: Any, columns: int | None = None) -> Floats:
@@ -90,6 +98,18 @@ def _refuse(name: str, block: Array, low: int, largest: float) -> None:
         f"{name}: X holds {value} in row {low + row}, column {column}; "
         f"{way_out or 'fill or drop such rows'}"
     )
+
+
+def refuse_vanishing(name: str, size: float, of: str = "X") -> None:
+    """Look whether squares of numbers keep their digits, by the largest of them.
+
+    Raises:
+        DataError: if they do not: all would count as equal.
+    """
+    if 0 < size < _VANISHING["d"]:
+        raise DataError(
+            f"{name}: {of} differs by {float(size):.3g} at most, whose square vanishes: scale it"
+        )
 
 
 class Moments:

@@ -11,7 +11,21 @@ from numpy.typing import NDArray
 from magmadnn.errors import ArgumentError
 
 from ._estimator import Estimator
-from ._rows import Array, Floats, all_rows, blocks, counted, counted_from_0, needs_fit, rows_of
+from ._rows import (
+    Array,
+    Floats,
+    all_rows,
+    blocks,
+    counted,
+    counted_from_0,
+    needs_fit,
+    refuse_vanishing,
+    rows_of,
+)
+
+_CANCELLED = (
+    2.0**-16
+)  # of the squares of rows and centres is a squared distance that has lost too many digits
 
 
 class KMeans(Estimator):
@@ -59,7 +73,7 @@ class KMeans(Estimator):
 
         Raises:
             ArgumentError: if there are fewer rows than clusters.
-            DataError: if a number is NaN or infinite.
+            DataError: if a number is NaN or infinite, or squares of all differences vanish.
         """
         x = all_rows("KMeans", X)
         if len(x) < self.n_clusters:
@@ -67,7 +81,8 @@ class KMeans(Estimator):
                 f"KMeans: {self.n_clusters} clusters need as many rows, got {len(x)}"
             )
         mean = x.mean(0)
-        x = x - mean  # distances keep more digits
+        x = x - mean  # sums of rows keep more digits
+        refuse_vanishing("KMeans", np.abs(x).max())
         draw = np.random.default_rng(self.random_state)
         best = min((self._once(x, draw) for _ in range(self.n_init)), key=lambda found: found[2])
         centres, self.labels_, self.inertia_, self.n_iter_ = best
@@ -127,16 +142,24 @@ class KMeans(Estimator):
         return np.concatenate([np.sqrt(_squares(*pair)) for pair in self._pairs(X)])
 
     def _pairs(self, X: Any) -> Iterator[tuple[Floats, Floats]]:
-        """Blocks of rows, and the centres, less the mean of the centres: distances keep more digits."""
+        """Blocks of rows, and the centres."""
         centres = needs_fit("KMeans", self.cluster_centers_)
-        mean = centres.mean(0)
         for _, block in blocks("KMeans", rows_of("KMeans", X, centres.shape[1])):
-            yield block - mean, centres - mean
+            yield block, centres
 
 
 def _squares(x: Floats, centres: Floats) -> Floats:
-    found = (x**2).sum(1)[:, None] - 2 * (x @ centres.T) + (centres**2).sum(1)
-    return np.asarray(np.maximum(found, 0))
+    """Squared distances by products, less the mean of the centres, of which distances keep more digits.
+
+    Those of which few are left all the same are computed from differences.
+    """
+    mean = centres.mean(0)
+    rows, others = x - mean, centres - mean
+    sizes = (rows**2).sum(1)[:, None] + (others**2).sum(1)
+    found = sizes - 2 * (rows @ others.T)
+    near, which = np.nonzero(found < _CANCELLED * sizes)
+    found[near, which] = ((x[near] - centres[which]) ** 2).sum(1)
+    return np.asarray(found)
 
 
 def _nearest(x: Floats, centres: Floats) -> tuple[NDArray[np.int32], Floats]:

@@ -21,10 +21,12 @@ from ._rows import (
     flipped,
     narrow_blocks,
     needs_fit,
+    refuse_vanishing,
     rows_of,
 )
 
 _SOLVERS = ("auto", "full", "covariance_eigh", "randomized")
+_TINY = 1e-280  # a sum of squares that says nothing
 _COLUMNS = 2000  # up to so many, "auto" takes the scatter of columns
 
 
@@ -121,7 +123,8 @@ class PCA(Estimator):
         """Find the components of rows [rows, columns].
 
         Raises:
-            DataError: if there are fewer than 2 rows, or a number is NaN or infinite.
+            DataError: if there are fewer than 2 rows, a number is NaN or infinite, or squares of all
+                differences vanish.
             ArgumentError: if there are fewer components than asked for.
         """
         x = rows_of("PCA", X)
@@ -136,6 +139,7 @@ class PCA(Estimator):
         rows = all_rows("PCA", x)
         mean = rows.mean(0)
         centred = rows - mean
+        refuse_vanishing("PCA", np.abs(centred).max())
         total = float((centred**2).sum()) / (len(x) - 1)
         if solver == "randomized":
             k = counted("PCA", "n_components", self.n_components, min(x.shape))
@@ -167,6 +171,8 @@ class PCA(Estimator):
         """Add rows to these sums, and keep both if all rows could be taken."""
         for block in narrow_blocks("PCA", x):
             moments.add(block)
+        if not float(np.trace(moments.scatter)) > _TINY:
+            refuse_vanishing("PCA", np.ptp(x[:].astype(np.float64), axis=0).max())
         if moments.count < 2:
             self._moments = moments
             return self

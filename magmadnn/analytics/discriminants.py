@@ -10,8 +10,9 @@ from magmadnn.errors import DataError, ShapeError
 from magmadnn.memory.dtypes import refuse_masked
 
 from ._estimator import Estimator, right_share
-from ._rows import Array, Floats, all_rows, counted, flipped, needs_fit
+from ._rows import Array, Floats, all_rows, counted, flipped, needs_fit, refuse_vanishing
 
+_TINY = 1e-140  # a deviation that says nothing
 _RANK = 1e-4  # singular values below that, relative to columns of deviation 1, count as 0
 
 
@@ -44,7 +45,8 @@ class LinearDiscriminantAnalysis(Estimator):
 
         Raises:
             DataError: if there is one class only, classes have equal means, no column differs within a class,
-                or a number is NaN or infinite.
+                the square of all differences of one vanishes, or a number is NaN or infinite; if classes have
+                no order.
             ShapeError: if there is not one class for each row.
         """
         name = "LinearDiscriminantAnalysis"
@@ -54,11 +56,17 @@ class LinearDiscriminantAnalysis(Estimator):
             raise ShapeError(
                 f"{name}: y has the shape {labels.shape}, expected a class for each of {len(x)} rows"
             )
-        if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
+        if np.any(labels != labels) or (labels.dtype.kind in "fc" and np.isinf(labels).any()):
             raise DataError(
                 f"{name}: y holds NaN or infinity, which are no classes; drop such rows"
             )
-        classes, number = np.unique(labels, return_inverse=True)
+        try:
+            classes, number = np.unique(labels, return_inverse=True)
+        except TypeError:
+            kinds = sorted({type(label).__name__ for label in labels})
+            raise DataError(
+                f"{name}: y holds {' and '.join(kinds)}, which have no order; give classes of one type"
+            ) from None
         count = len(classes)
         if count < 2 or len(x) <= count:
             raise DataError(
@@ -72,6 +80,8 @@ class LinearDiscriminantAnalysis(Estimator):
         mean = priors @ means
         inner = x - means[number]
         deviation = inner.std(0)
+        for column in np.flatnonzero(deviation < _TINY):
+            refuse_vanishing(name, np.abs(inner[:, column]).max(), f"column {column} of X")
         deviation[deviation == 0] = 1
         _, s, v = np.linalg.svd(inner / deviation / np.sqrt(len(x)), full_matrices=False)
         rank = int((s > _RANK).sum())

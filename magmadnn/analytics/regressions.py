@@ -13,9 +13,15 @@ from magmadnn.memory.dtypes import refuse_masked
 from ._estimator import Estimator, determination
 from ._rows import Array, Moments, all_rows, blocks, needs_fit, rows_of
 
+# Of a column's square the least part that no columns before it have: errors of coefficients are eps over it.
+_COLLINEAR = 1e-6
+
 
 class Ridge(Estimator):
     """The coefficients w with the least `|X w + b - y|^2 + alpha |w|^2`, from sums over blocks of rows.
+
+    Where columns are nearly combinations of others and alpha does not tell them apart, squares would lose too
+    many digits: by QR of the rows then, read a second time.
 
     Args:
         alpha: how much large coefficients cost, 0 or more.
@@ -69,14 +75,18 @@ class Ridge(Estimator):
         else:
             sums = Moments(len(shift))
             for where, block in blocks(self._name, x):
-                sums.add(np.concatenate([block, columns[where]], 1))
+                with np.errstate(
+                    over="ignore", invalid="ignore"
+                ):  # squares of targets are not used
+                    sums.add(np.concatenate([block, columns[where]], 1))
             scatter = sums.scatter
             if self.fit_intercept:
                 shift = sums.mean
             else:
                 scatter = scatter + len(x) * np.outer(sums.mean, sums.mean)
-            left = scatter[:n, :n] + self.alpha * np.eye(n)
-            found = cho_solve((cholesky(left), True), scatter[:n, n:]).numpy()
+            found = self._by_sums(scatter[:n, :n] + self.alpha * np.eye(n), scatter[:n, n:])
+            if found is None:
+                found = self._by_reflections(x, columns, shift)
         if not np.isfinite(found).all():
             raise NumericError(f"{self._name}: coefficients overflow; scale the columns of X")
         intercept = shift[n:] - shift[:n] @ found
@@ -85,6 +95,28 @@ class Ridge(Estimator):
         self.coef_ = found[:, 0] if flat else found.T
         self.intercept_ = float(intercept[0]) if flat else intercept
         return self
+
+    def _by_sums(self, left: Array, right: Array) -> Array | None:
+        """By a Cholesky factor; None where so little of a column is its own that digits would be lost."""
+        try:
+            factor = np.asarray(cholesky(left))
+        except NumericError:
+            return None
+        own = np.diagonal(factor) ** 2 / np.diagonal(left)
+        return None if own.min() < _COLLINEAR else np.asarray(cho_solve((factor, True), right))
+
+    def _by_reflections(self, x: Array, columns: Array, shift: Array) -> Array:
+        """The same by R of a QR of [sqrt(alpha) I, 0] and the rows, block by block, without their squares.
+
+        As in Golub and Van Loan, Matrix computations, 4th edition, section 6.1.4.
+        """
+        n, size = x.shape[1], len(shift)
+        r = np.eye(size) * np.sqrt(self.alpha)
+        r[n:] = 0
+        for where, block in blocks(self._name, x):
+            rows = np.concatenate([block, columns[where]], 1) - shift
+            r = np.linalg.qr(np.concatenate([r, rows]), mode="r")
+        return np.asarray(lstsq(r[:n, :n], r[:n, n:]).x.numpy())
 
     def _exactly(self) -> bool:
         """Whether the rows themselves are factorised, since their scatter may be singular."""

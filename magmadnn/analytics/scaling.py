@@ -7,7 +7,9 @@ from typing import Any, Self
 import numpy as np
 
 from ._estimator import Estimator
-from ._rows import Array, Floats, all_rows, blocks, needs_fit, rows_of
+from ._rows import Array, Floats, all_rows, blocks, needs_fit, refuse_vanishing, rows_of
+
+_TINY = 1e-280  # a sum of squares that says nothing
 
 
 class StandardScaler(Estimator):
@@ -29,7 +31,7 @@ class StandardScaler(Estimator):
         """Find means and deviations.
 
         Raises:
-            DataError: if a number is NaN or infinite.
+            DataError: if a number is NaN or infinite, or the square of all differences of a column vanishes.
         """
         return self._take(X, None)
 
@@ -52,6 +54,10 @@ class StandardScaler(Estimator):
             count = seen + len(block)
             apart = block.mean(0) - mean
             squares = var * seen + block.var(0) * len(block)
+            for column in np.flatnonzero(squares < _TINY):
+                refuse_vanishing(
+                    "StandardScaler", np.ptp(block[:, column]), f"column {column} of X"
+                )
             squares += apart**2 * (seen * len(block) / count)
             mean = mean + apart * (len(block) / count)
             var, seen = squares / count, count
