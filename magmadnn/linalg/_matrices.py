@@ -70,17 +70,17 @@ def _as_stack(x: Node, dtype: np.dtype[Any], leading: tuple[Size, ...]) -> Node:
 def in_single(decompose: Callable[..., Any]) -> Callable[..., Any]:
     """The `decompose` of an op, of half precision by that of float32: the result alone is rounded.
 
-    Numbers of rows, which stand beside factors, have no room in a half either.
+    Numbers of rows, which stand beside factors, have no room in a half either. Beside integers, whose factors
+    are of float64, the result is of the op's dtype all the same: float32 where the other operand is.
     """
 
     @wraps(decompose)
     def made(*operands: Any, **attributes: Any) -> Any:
-        if not any(map(_is_half, operands)):
-            return decompose(*operands, **attributes)
-        dtype = np.result_type(*(x.dtype for x in operands))
         wide = [cast(x, "float32") if _is_half(x) else x for x in operands]
         found = decompose(*wide, **attributes)
-        return None if found is None else cast(found, dtype)
+        dtype = np.result_type(*(x.dtype for x in operands))
+        dtype = np.dtype(np.float64) if dtype.kind in "iub" else dtype
+        return found if found is None or found.dtype == dtype else cast(found, dtype)
 
     return made
 

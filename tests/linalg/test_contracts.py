@@ -197,3 +197,47 @@ def test_arrays_in_place_of_names_are_refused_and_numbers_of_numpy_are_taken() -
             call()
     assert la.cond(a, np.int64(1)) == la.cond(a, np.float32(1)) == 4
     np.testing.assert_allclose(la.norm(a, np.int64(3), axis=1).numpy(), [1, 2, 4])
+
+
+@pytest.mark.parametrize("right", ["float32", "complex64", "float16", "float64"])
+@pytest.mark.parametrize("name", [name for name in TWO if name != "lu_solve"])
+def test_integers_beside_other_numbers_have_one_dtype_in_steps_too(name: str, right: str) -> None:
+    """Factors of integers are of float64; the result is of the common dtype, as in eager calls."""
+    function, _ = TWO[name]
+    whole = np.random.default_rng(4).integers(0, 5, (2, 5, 5)).astype("uint8")
+    a = whole if name != "cho_solve" else whole[0]
+    a = a + 20 * np.eye(5, dtype="uint8")
+    b = np.random.default_rng(5).normal(size=(5, 2)).astype(right)
+    expected = np.asarray(function(a, b))
+    assert expected.dtype == right
+    wide = np.result_type(right, np.float64)
+    exact = np.asarray(function(a.astype("float64"), b.astype(wide)))
+    made = function(md.variable("a", a), md.variable("b", b)).node
+    ways = [expected, *compiled(function, a, b)]
+    ways += Executable([made], executor="native").run({})
+    for way in map(np.asarray, ways):
+        assert way.dtype == right
+        # rounded once, but for right sides of 5 numbers that are rounded where they are substituted
+        bound = 8 * 5 * np.finfo(right).eps * np.abs(exact).max()
+        assert np.abs(way.astype(wide) - exact).max() <= bound
+
+
+@pytest.mark.parametrize("shape", [(9, 0), (0, 9), (2, 9, 0), (0, 0)])
+@pytest.mark.parametrize("full", [True, False])
+def test_lapack_has_nothing_to_say_of_empty_matrices(
+    shape: tuple[int, ...], full: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It prints a line where a distance of columns is 0, and sets no vectors."""
+    a = np.zeros(shape)
+    found = la.svd(md.variable("a", a), full_matrices=full)
+    values = Executable([y.node for y in found], executor="native").run({})
+    for y, z in zip(values, np.linalg.svd(a, full_matrices=full), strict=True):
+        np.testing.assert_array_equal(np.asarray(y), z)
+    assert capfd.readouterr().out == ""
+
+
+def test_exponentials_that_overflow_are_infinite_without_a_warning() -> None:
+    pytest.importorskip("scipy")
+    a = np.array([[1e300]])
+    assert la.expm(a).item() == np.inf
+    assert compiled(la.expm, a)[0].item() == np.inf
