@@ -16,9 +16,9 @@ from magmadnn.tensor.on_gpu import on_gpu
 from ._matrices import computed, refuse_unless_finite
 from ._operands import operand, refuse_unless_square
 
-# Rows from which on cuSOLVER is used, between 64, where the host was faster (1.9 ms; 4.3 there), and 512
-# (216 ms; 83 there). Complex ones of 128 took CuPy 30 ms; larger ones are taken to be as real ones.
-LEAST_ON_DEVICE = 256
+# Rows from which on cuSOLVER is used. Of real ones 192 took the host 26 ms and an H200 55, 512 took 216 and
+# 83; of complex ones 96 took both 24, 128 took 43 and 34, 512 took 729 and 169.
+LEAST_ON_DEVICE, LEAST_COMPLEX = 256, 128
 
 
 class EigResult(NamedTuple):
@@ -35,7 +35,8 @@ def _is_large_on_device(a: Any) -> bool:
     """Whether it is one matrix of a GPU's memory that is large enough for cuSOLVER."""
     if type(a) is not Tensor or a.kind is not Kind.DEVICE or a.dtype.char not in "fdFD":
         return False
-    return a.ndim == 2 and a.shape[0] == a.shape[1] and a.shape[0] >= LEAST_ON_DEVICE
+    least = LEAST_COMPLEX if a.dtype.kind == "c" else LEAST_ON_DEVICE
+    return a.ndim == 2 and a.shape[0] == a.shape[1] and a.shape[0] >= least
 
 
 def _by_device(a: Any, vectors: bool) -> tuple[Tensor, ...] | None:
@@ -98,9 +99,9 @@ def _real_if_all_are(values: Any, *vectors: Any) -> tuple[Any, ...]:
 def eig(a: Any) -> EigResult:
     """Eigenvalues and eigenvectors of A [..., n, n], by LAPACK's geev; of half precision in float32.
 
-    Those of one `DEVICE` Tensor of 256 rows or more are found on its GPU, by cuSOLVER from CUDA 12.6 on,
-    with CuPy 14; others by the host. The results lie where A does. The order of eigenvalues is up to the
-    library.
+    Those of one `DEVICE` Tensor of 256 rows or more, of a complex one of 128, are found on its GPU, by
+    cuSOLVER from CUDA 12.6 on, with CuPy 14; others by the host. The results lie where A does. The order of
+    eigenvalues is up to the library.
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.

@@ -27,9 +27,10 @@ from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.memory import Kind
-from magmadnn.memory.dtypes import is_complex
-from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
+from magmadnn.memory.dtypes import BLAS_LETTERS, is_complex, is_floating
+from magmadnn.ops import cast, concat, conj, equal, greater_equal, matmul, real, where
 from magmadnn.tensor import Tensor, asarray, from_dlpack
+from magmadnn.tensor.eager.operands import lies_on_gpu
 from magmadnn.tensor.known_values import known
 from magmadnn.tensor.on_gpu import on_gpu
 
@@ -245,7 +246,7 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
         a: [..., m, n], with k the smaller of m and n.
         mode: "reduced" (Q [..., m, k], R [..., k, n]), "complete" (Q [..., m, m], R [..., m, n]), "r": R.
         pivoting: whether columns are exchanged so that `|R_ii|` descends; of a matrix that is known, without
-            gradient: A[:, P] = Q R. Needs SciPy, but for one real matrix of a GPU's memory with 128 rows and
+            gradient: A[:, P] = Q R. Needs SciPy, but for one matrix of a GPU's memory with 128 rows and
             columns or more, where CuPy is there; LAPACK's order, but where rounding decides.
 
     Returns:
@@ -257,9 +258,25 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     """
     if not isinstance(mode, str) or mode not in ("reduced", "complete", "r"):
         raise ArgumentError(f'qr: mode must be "reduced", "complete" or "r", got {mode!r}')
-    if truth("qr", "pivoting", pivoting) and (found := _pivoted_on_device(a, mode)) is not None:
-        return found
-    return _qr(a, mode, pivoting)
+    if truth("qr", "pivoting", pivoting):
+        found = _pivoted_on_device(a, mode)
+        return _qr(a, mode, True) if found is None else found
+    if mode == "r" and isinstance(a, Tensor) and lies_on_gpu(a.memory):
+        return _triangle_alone(a)
+    return _qr(a, mode, False)
+
+
+@on_gpu("a")
+def _triangle_alone(a: Any) -> Any:
+    """R without Q, of what has no gradient."""
+    return _qr(a, "r", False) if isinstance(a, Tensor) else _triangle_of_node(a)
+
+
+@in_single
+def _triangle_of_node(a: Any) -> Any:
+    if is_complex(a.dtype):  # reflections are of real numbers
+        return _qr(a, "r", False)
+    return transposed(triangle(reflected(a)[..., 1:, : smaller(*a.shape[-2:])], lower=True))
 
 
 @on_gpu("a")
@@ -276,44 +293,57 @@ def _qr(a: Any, mode: str, pivoting: bool) -> Any:
 
 
 def _pivoted_on_device(a: Any, mode: str) -> tuple[Tensor, ...] | None:
-    """The same of one real matrix of a GPU's memory; None for others, and for what is not finite.
+    """The same of one matrix of a GPU's memory; None for others, and for what is not finite.
 
     And where the device cannot find it: without memory for it, or where a call of it or of a library fails.
     """
+    if type(a) is not Tensor or a.kind is not Kind.DEVICE or a.ndim != 2:
+        return None
+    is_half = is_floating(a.dtype) and a.dtype.itemsize == 2
+    cupy = array_library()
     if (
-        type(a) is not Tensor
-        or a.kind is not Kind.DEVICE
-        or a.dtype.char not in "fd"
-        or a.ndim != 2
+        cupy is None
+        or min(a.shape) < LEAST_PIVOTED
+        or not (is_half or a.dtype.char in BLAS_LETTERS)
     ):
         return None
-    cupy = array_library()
-    if cupy is None or min(a.shape) < LEAST_PIVOTED:
-        return None
-    from .pivoted.reflections import on_device
+    from .pivoted.reflections import columns_on_device, on_device
 
+    m, n = a.shape
+    count = m if mode == "complete" else min(m, n)
     try:
         with cupy.cuda.Device(a.device):
-            found = on_device(cupy, cupy.asarray(a), a.device)
+            values = cupy.asarray(_as(a, "float32") if is_half else a)
+            found = on_device(cupy, values, a.device)
+            if found is None:
+                return None
+            packed, order = found
+            if is_complex(a.dtype):
+                r = cupy.ascontiguousarray(cupy.triu(packed[1:, : m if mode == "r" else count].T))
+                both = (r,) if mode == "r" else (columns_on_device(cupy, packed, count), r)
+                return tuple(map(from_dlpack, (*both, order)))
     except (RuntimeError, MemoryError):
         return None
-    if found is None:
-        return None
-    packed, order = map(from_dlpack, found)
+    packed, order = map(from_dlpack, (packed, order))
     if mode == "r":
-        return _triangle_of(packed, a.shape[0]), order
-    count = a.shape[0] if mode == "complete" else min(a.shape)
-    return (*_both_of(packed, count), order)
+        return _triangle_of(packed, m, a.dtype.name), order
+    return (*_both_of(packed, count, a.dtype.name), order)
+
+
+@on_gpu("a")
+def _as(a: Any, dtype: str) -> Any:
+    return cast(a, dtype)
 
 
 @on_gpu("packed")
-def _triangle_of(packed: Any, count: int) -> Any:
-    return transposed(triangle(packed[..., 1:, :count], lower=True))
+def _triangle_of(packed: Any, count: int, dtype: str) -> Any:
+    return cast(transposed(triangle(packed[..., 1:, :count], lower=True)), dtype)
 
 
 @on_gpu("packed")
-def _both_of(packed: Any, count: int) -> Any:
-    return transposed(columns_of(packed, count=count)), _triangle_of(packed, count)
+def _both_of(packed: Any, count: int, dtype: str) -> Any:
+    q = cast(transposed(columns_of(packed, count=count)), dtype)
+    return q, _triangle_of(packed, count, dtype)
 
 
 def _pivoted(a: Any, mode: str) -> Any:

@@ -33,12 +33,12 @@ def at(address: int, dtype: str, rows: int, columns: int, ld: int) -> np.ndarray
 
 
 def factorised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Q [m, m], R [m, n] in float64, and the order; what was not written is no number."""
+    """Q [m, m], R [m, n] in double precision, and the order; what was not written is no number."""
     (m, n), dtype = a.shape, a.dtype.name
     held = list[np.ndarray]()
 
     def room(count: int, dtype: str) -> int:
-        held.append(np.full(count, np.nan if dtype[0] == "f" else -9, dtype))
+        held.append(np.full(count, np.nan if dtype[0] in "fc" else -9, dtype))
         return held[-1].ctypes.data
 
     def subtract(x: int, y: int, to: int, ld: int, rows: int, columns: int, inner: int) -> None:
@@ -53,22 +53,23 @@ def factorised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             packed[0], packed[1:] = 0, a.T
             made.factorise()
             engine.wait()
-    q = np.eye(m)
+    wide = np.result_type(dtype, np.float64)
+    q = np.eye(m, dtype=wide)
     for k in reversed(range(min(m, n))):
-        v = np.concatenate([np.zeros(k), [1.0], packed[1 + k, k + 1 :].astype(np.float64)])
-        q -= packed[0, k] * np.outer(v, v @ q)
-    return q, np.triu(packed[1:].T).astype(np.float64), held[1]
+        v = np.concatenate([np.zeros(k), [1.0], packed[1 + k, k + 1 :].astype(wide)])
+        q -= packed[0, k] * np.outer(v, v.conj() @ q)
+    return q, np.triu(packed[1:].T).astype(wide), held[1]
 
 
 def check(a: np.ndarray, q: np.ndarray, r: np.ndarray, order: np.ndarray, exact: bool) -> None:
     """A[:, P] = Q R with columns at right angles and a falling diagonal; LAPACK's R where it is certain."""
     eps, (m, n) = np.finfo(a.dtype).eps, a.shape
-    k, size = min(m, n), np.linalg.norm(a.astype(np.float64), 2)
+    k, size = min(m, n), np.linalg.norm(a.astype(q.dtype), 2)
     assert np.array_equal(np.sort(order), np.arange(n))
     # k reflections of n eps each at most, which add up at random
     bound = 8 * eps * max(m, n) ** 0.5
     assert np.abs(q @ r[: q.shape[1]] - a[:, order]).max() <= bound * size
-    assert np.abs(q.T @ q - np.eye(q.shape[1])).max() <= bound
+    assert np.abs(q.conj().T @ q - np.eye(q.shape[1])).max() <= bound
     ends = np.abs(np.diag(r))
     assert (ends[1:] <= ends[:-1] * (1 + 1e-3) + bound * size).all()
     _, expected, pivots = linalg.qr(a, pivoting=True)
@@ -77,11 +78,26 @@ def check(a: np.ndarray, q: np.ndarray, r: np.ndarray, order: np.ndarray, exact:
         assert np.abs(np.abs(r[:k]) - np.abs(expected[:k])).max() <= k * bound * size
 
 
+DTYPES = ["float32", "float64", "complex64", "complex128"]
+
+
+def drawn(shape: tuple[int, int], dtype: str, scale: float = 1.0) -> np.ndarray:
+    both = np.random.default_rng(shape).normal(size=(2, *shape)) * scale
+    return (both[0] + (1j * both[1] if dtype[0] == "c" else 0)).astype(dtype)
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps by one block, as of small matrices, or each by several."""
+    monkeypatch.setattr(reflections, "SMALL", geqp3.SMALL if request.param == "one block" else 0)
+
+
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (40, 40), (131, 70), (37, 97), (6, 1), (1, 6)])
 def test_order_and_triangle_are_those_of_lapack(dtype: str, shape: tuple[int, int]) -> None:
-    a = RNG.normal(size=shape).astype(dtype)
+    a = drawn(shape, dtype)
     check(a, *factorised(a), exact=True)
 
 
@@ -92,7 +108,8 @@ def test_many_rows_have_a_block_for_each_column() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_hard_matrices(dtype: str) -> None:
     """Low ranks, zeros and equal columns, columns of all sizes; lengths that cancel are computed anew."""
     low = RNG.normal(size=(50, 12)) @ RNG.normal(size=(12, 50))
@@ -107,10 +124,12 @@ def test_hard_matrices(dtype: str) -> None:
         (low, False),
         (some, False),
         (graded, True),
-        (tilted, dtype == "float64"),
+        (tilted, dtype in ("float64", "complex128")),
         (hilbert, False),
     ]
     for a, exact in [*cases, (kahan, False), (np.zeros((7, 7)), True)]:
+        if dtype[0] == "c":  # rows of other phases, which change no length
+            a = a * np.exp(1j * np.arange(len(a)))[:, None]
         check(a.astype(dtype), *factorised(a.astype(dtype)), exact)
 
 
@@ -143,25 +162,28 @@ def test_what_the_device_cannot_do_the_host_does(
 
 @pytest.mark.skipif(library_of(13) is None, reason="there is no compiler of CUDA")
 def test_kernels_compile() -> None:
-    ways = ("lengths", 0), ("longest", 0), ("reflected", 32), ("reflected", geqp3.THREADS)
-    parts = [geqp3.PivotedPart(d, *way) for d in ("float32", "float64") for way in ways]
+    ways = [("small", 0), ("lengths", 0), ("longest", 0), ("reflected", 32)]
+    ways += [("reflected", geqp3.THREADS)]
+    parts = [geqp3.PivotedPart(d, *way) for d in DTYPES for way in ways]
     assert compiled(module_text(parts), 13, (*OPTIONS, "-arch=sm_90a"))[0]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not FOUND, reason=f"no GPU: {REASON}")
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_on_a_gpu(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All modes, and numbers at the ends of the range; what is not finite is told by the host."""
     monkeypatch.setattr(orthogonal, "LEAST_PIVOTED", 1)
+    monkeypatch.setattr(orthogonal, "_pivoted", None)  # the host's way
     largest = float(np.finfo(dtype).max)
     for shape, scale in (
+        ((300, 90), 1.0),
         ((150, 90), 1.0),
         ((70, 140), 1.0),
         ((64, 64), largest / 1e3),
         ((9, 9), 1e-30),
     ):
-        a = (RNG.normal(size=shape) * scale).astype(dtype)
+        a = drawn(shape, dtype, scale)
         x = md.Tensor.holding(a, "DEVICE")
         for mode in ("reduced", "complete", "r"):
             found = md.linalg.qr(x, mode, pivoting=True)
@@ -174,9 +196,29 @@ def test_on_a_gpu(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert [y.dtype for y in found] == [y.dtype for y in wanted]
             if mode == "r":
                 continue
-            q, r = (y.astype(np.float64) for y in both)
+            q, r = (y.astype(np.result_type(y, np.float64)) for y in both)
             check((a / scale).astype(dtype), q, r / scale, order, exact=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(orthogonal, "LEAST_PIVOTED", 1)
     holes = np.ones((8, 8), dtype)
     holes[3, 5] = np.inf
     with pytest.raises(NumericError, match=r"qr: a holds inf at \[3, 5\]"):
         md.linalg.qr(md.Tensor.holding(holes, "DEVICE"), pivoting=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not FOUND, reason=f"no GPU: {REASON}")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_on_a_gpu_are_those_of_float32_rounded_once(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orthogonal, "_pivoted", None)  # the host's way
+    a = md.asarray(drawn((150, 131), "float32")).astype(dtype)
+    wide = md.Tensor.holding(a.read().astype("float32"), "DEVICE")
+    half = md.Tensor.holding(a.read(), "DEVICE")
+    for mode in ("reduced", "complete", "r"):
+        wanted, found = (md.linalg.qr(x, mode, pivoting=True) for x in (wide, half))
+        assert all(y.kind is md.DEVICE for y in found)
+        for y, z in zip(found[:-1], wanted[:-1], strict=True):
+            np.testing.assert_array_equal(y.read(), z.read().astype(a.read().dtype))
+        np.testing.assert_array_equal(found[-1].read(), wanted[-1].read())

@@ -134,6 +134,7 @@ def test_eigenvalues_of_one_large_matrix_are_found_on_the_device(
     )  # fmt: skip
     monkeypatch.setattr(general_eigenvalues, "array_library", lambda: library)
     monkeypatch.setattr(general_eigenvalues, "LEAST_ON_DEVICE", 5)
+    monkeypatch.setattr(general_eigenvalues, "LEAST_COMPLEX", 5)
     monkeypatch.setitem(
         sys.modules, "cupyx", SimpleNamespace(errstate=lambda linalg: nullcontext())
     )

@@ -6,8 +6,8 @@ matrices does it for all (Quintana-Orti, Sun and Bischof, A BLAS-3 version of th
 pivoting, 1998). Lengths of what is left of columns are kept as in Drmac and Bujanovic, On the failure of
 rank-revealing QR factorization software, 2008; one of which few digits are left is computed anew at once.
 
-A step is two launches, whose arguments are the same for all steps: which it is lies in memory. So the steps
-of a block are a graph that is launched again for the next one.
+A small matrix is one launch. Of others a step is two launches, whose arguments are the same for all steps:
+which it is lies in memory. So the steps of a block are a graph that is launched again for the next one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,50 @@ from .moved import parameters
 BLOCK = 32  # columns between two products of the whole rest
 THREADS = 128  # of a block that has columns
 ROWS, _MANY = 128, 1024  # of a block that looks for the longest column, and its threads
+SMALL = 256  # rows and columns up to which one block makes all steps
 TOGETHER = 256  # rows from which on a block has a column, of which a warp has one else
 
 _TEXT = r"""
 namespace pivoted {
-constexpr int BLOCK = @BLOCK, THREADS = @THREADS, ROWS = @ROWS, MANY = @MANY;
+constexpr int BLOCK = @BLOCK, THREADS = @THREADS, ROWS = @ROWS, MANY = @MANY, SMALL = @SMALL;
 constexpr u32 ALL = 0xffffffffu;
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
+
+// Real and complex numbers T alike: REAL is what their sizes are.
+template <class REAL> struct Complex { REAL x, y; };
+#define REALS template <class REAL> __device__ __forceinline__
+REALS Complex<REAL> operator+(Complex<REAL> a, Complex<REAL> b) { return {a.x + b.x, a.y + b.y}; }
+REALS Complex<REAL> operator-(Complex<REAL> a, Complex<REAL> b) { return {a.x - b.x, a.y - b.y}; }
+REALS Complex<REAL> operator-(Complex<REAL> a) { return {-a.x, -a.y}; }
+REALS Complex<REAL> operator*(Complex<REAL> a, Complex<REAL> b) {
+  return {fma(a.x, b.x, -a.y * b.y), fma(a.x, b.y, a.y * b.x)};
+}
+REALS Complex<REAL> &operator+=(Complex<REAL> &a, Complex<REAL> b) { return a = a + b; }
+REALS Complex<REAL> &operator-=(Complex<REAL> &a, Complex<REAL> b) { return a = a - b; }
+REALS REAL added(REAL a, REAL b, REAL c) { return fma(a, b, c); }
+REALS Complex<REAL> added(Complex<REAL> a, Complex<REAL> b, Complex<REAL> c) {
+  return {fma(a.x, b.x, fma(-a.y, b.y, c.x)), fma(a.x, b.y, fma(a.y, b.x, c.y))};
+}
+REALS REAL squared(REAL a, REAL c) { return fma(a, a, c); }
+REALS REAL squared(Complex<REAL> a, REAL c) { return fma(a.x, a.x, fma(a.y, a.y, c)); }
+REALS REAL conjugate(REAL a) { return a; }
+REALS Complex<REAL> conjugate(Complex<REAL> a) { return {a.x, -a.y}; }
+REALS REAL real(REAL a) { return a; }
+REALS REAL real(Complex<REAL> a) { return a.x; }
+REALS REAL imaginary(REAL a) { return 0; }
+REALS REAL imaginary(Complex<REAL> a) { return a.y; }
+REALS REAL size_of(REAL a) { return a; }
+REALS REAL size_of(Complex<REAL> a) { return root(squared(a, (REAL)0)); }
+REALS REAL over(REAL a, REAL b) { return a / b; }
+REALS Complex<REAL> over(Complex<REAL> a, REAL b) { return {a.x / b, a.y / b}; }
+REALS REAL inverse(REAL a) { return 1 / a; }
+REALS Complex<REAL> inverse(Complex<REAL> a) { return over(conjugate(a), squared(a, (REAL)0)); }
+REALS REAL across(REAL a, int apart) { return __shfl_xor_sync(ALL, a, apart); }
+REALS Complex<REAL> across(Complex<REAL> a, int apart) { return {across(a.x, apart), across(a.y, apart)}; }
+REALS REAL of_lane(REAL a, int lane) { return __shfl_sync(ALL, a, lane); }
+REALS Complex<REAL> of_lane(Complex<REAL> a, int lane) { return {of_lane(a.x, lane), of_lane(a.y, lane)}; }
+#undef REALS
 
 // What is left of a length is computed anew below the first, the square root of half the distance from 1 to
 // the next number. Squares from the second on have all digits.
@@ -41,9 +77,25 @@ template <> struct Limits<float> {
   static constexpr float cancelled = 0x1p-12f, least = 0x1p-103f;
 };
 
-template <int THREADS_OF_COLUMN, class REAL> __device__ __forceinline__ REAL summed(REAL x, REAL *room) {
+// The reflection of a column with this head, of whose rest the sum of squares is given: its first element
+// becomes beta, H = I - scale v v^H, and v is the rest times less.
+template <class T, class REAL> struct Reflection {
+  T beta, scale{}, less{};
+  __device__ __forceinline__ Reflection(T head, REAL rest) : beta(head) {
+    const REAL square = squared(head, rest);
+    // else it is nothing beside the largest number
+    if ((rest > 0 || imaginary(head) != 0) && square > Limits<REAL>::least) {
+      const REAL size = real(head) > 0 ? -root(square) : root(square);
+      beta = T{size};
+      scale = over(beta - head, size);
+      less = inverse(head - beta);
+    }
+  }
+};
+
+template <int THREADS_OF_COLUMN, class T> __device__ __forceinline__ T summed(T x, T *room) {
 #pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(ALL, x, apart);
+  for (int apart = 16; apart > 0; apart /= 2) x += across(x, apart);
   if constexpr (THREADS_OF_COLUMN > 32) {
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
     __syncthreads();
@@ -65,12 +117,12 @@ template <class REAL> __device__ __forceinline__ void longest_of(REAL &most, int
 }
 
 // The length of each column, twice: of what is left of it, and when that was last computed.
-template <class REAL> __device__ __forceinline__ void
-lengths(const REAL *a, REAL *norms, i64 *order, i64 *state, i64 m, i64 n) {
+template <class T, class REAL> __device__ __forceinline__ void
+lengths(const T *a, REAL *norms, i64 *order, i64 *state, i64 m, i64 n) {
   __shared__ REAL room[THREADS / 32];
   const i64 j = blockIdx.x;
   REAL sum = 0;
-  for (i64 i = threadIdx.x; i < m; i += THREADS) sum = fma(a[j * m + i], a[j * m + i], sum);
+  for (i64 i = threadIdx.x; i < m; i += THREADS) sum = squared(a[j * m + i], sum);
   sum = summed<THREADS>(sum, room);
   if (threadIdx.x == 0) {
     norms[j] = norms[n + j] = root(sum);
@@ -82,12 +134,12 @@ lengths(const REAL *a, REAL *norms, i64 *order, i64 *state, i64 m, i64 n) {
 // The longest column left changes places with column state[0], and goes to `c` as the reflections before it
 // leave it. `parts` gets, for the rows of each block, products of the columns of these with what is below the
 // diagonal, and behind them its own with itself.
-template <class REAL> __device__ __forceinline__ void
-longest(REAL *a, const REAL *f, REAL *c, const REAL *norms, REAL *parts, i64 *state, i64 m, i64 n,
-        i64 steps) {
+template <class T, class REAL> __device__ __forceinline__ void
+longest(T *a, const T *f, T *c, const REAL *norms, T *parts, i64 *state, i64 m, i64 n, i64 steps) {
   constexpr int WARPS = MANY / 32, GROUPS = MANY / ROWS, EACH = BLOCK / GROUPS, APART = ROWS / 32;
   static_assert(WARPS == 32 && EACH == 4);
-  __shared__ REAL lengths_of[WARPS], by[BLOCK], taken[GROUPS][ROWS], values[ROWS], sums[WARPS][EACH + 1];
+  __shared__ REAL lengths_of[WARPS];
+  __shared__ T by[BLOCK], taken[GROUPS][ROWS], values[ROWS], sums[WARPS][EACH + 1];
   __shared__ int places[WARPS];
   const int t = threadIdx.x, lane = t % 32, warp = t / 32, group = t / ROWS;
   const i64 row = state[0];
@@ -98,11 +150,11 @@ longest(REAL *a, const REAL *f, REAL *c, const REAL *norms, REAL *parts, i64 *st
   const int k = (int)(row % BLOCK);
   const i64 first = row - k, i = (i64)blockIdx.x * ROWS + t % ROWS;
   // A thread has four of the block's columns in one row, which no choice of a column changes.
-  REAL v[EACH];
+  T v[EACH];
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     const int q = group * EACH + e;
-    v[e] = q < k && i >= row && i < m ? a[(first + q) * m + i] : 0;
+    v[e] = q < k && i >= row && i < m ? a[(first + q) * m + i] : T{};
   }
   REAL most = -1;
   int at = (int)row;
@@ -113,16 +165,16 @@ longest(REAL *a, const REAL *f, REAL *c, const REAL *norms, REAL *parts, i64 *st
   __syncthreads();
   most = lengths_of[lane], at = places[lane];
   longest_of(most, at);
-  if (t < BLOCK) by[t] = t < k ? f[(i64)at * BLOCK + t] : 0;
-  REAL x = 0, y = 0;
+  if (t < BLOCK) by[t] = t < k ? f[(i64)at * BLOCK + t] : T{};
+  T x{}, y{};
   if (group == 0 && i < m) {
     x = a[at * m + i];
     y = a[row * m + i];
   }
   __syncthreads();
-  REAL part = 0;
+  T part{};
 #pragma unroll
-  for (int e = 0; e < EACH; ++e) part = fma(v[e], by[group * EACH + e], part);
+  for (int e = 0; e < EACH; ++e) part = added(v[e], by[group * EACH + e], part);
   taken[group][t % ROWS] = part;
   __syncthreads();
   if (group == 0) {
@@ -135,28 +187,28 @@ longest(REAL *a, const REAL *f, REAL *c, const REAL *norms, REAL *parts, i64 *st
         c[i] = x;
       }
     }
-    values[t] = i > row && i < m ? x : 0;
+    values[t] = i > row && i < m ? x : T{};
   }
   __syncthreads();
   // Sums over rows: lanes halve what they add, until each has one of the four.
-  const REAL value = values[t % ROWS];
+  const T value = values[t % ROWS], turned = conjugate(value);
   const bool odd = lane & 1, second = lane & 2;
-  REAL low = value * (odd ? v[2] : v[0]), high = value * (odd ? v[3] : v[1]);
-  low += __shfl_xor_sync(ALL, value * (odd ? v[0] : v[2]), 1);
-  high += __shfl_xor_sync(ALL, value * (odd ? v[1] : v[3]), 1);
-  REAL sum = second ? high : low;
-  sum += __shfl_xor_sync(ALL, second ? low : high, 2);
+  T low = turned * (odd ? v[2] : v[0]), high = turned * (odd ? v[3] : v[1]);
+  low += across(turned * (odd ? v[0] : v[2]), 1);
+  high += across(turned * (odd ? v[1] : v[3]), 1);
+  T sum = second ? high : low;
+  sum += across(second ? low : high, 2);
 #pragma unroll
-  for (int apart = 4; apart < 32; apart *= 2) sum += __shfl_xor_sync(ALL, sum, apart);
+  for (int apart = 4; apart < 32; apart *= 2) sum += across(sum, apart);
   if (lane < EACH) sums[warp][odd * 2 + second] = sum;
   if (group == 0) {
-    const REAL own = summed<32>(value * value, values);
-    if (lane == 0) sums[warp][EACH] = own;
+    const REAL own = summed<32>(squared(value, (REAL)0), lengths_of);
+    if (lane == 0) sums[warp][EACH] = T{own};
   }
   __syncthreads();
   if (t < k || t == BLOCK) {
     const int from = t == BLOCK ? 0 : t / EACH * APART, which = t == BLOCK ? EACH : t % EACH;
-    REAL all = 0;
+    T all{};
 #pragma unroll
     for (int w = 0; w < APART; ++w) all += sums[from + w][which];
     parts[blockIdx.x * (BLOCK + 1) + t] = all;
@@ -167,10 +219,10 @@ longest(REAL *a, const REAL *f, REAL *c, const REAL *norms, REAL *parts, i64 *st
 // The reflection of `c`, column state[1], which changed places with column state[2]: what it makes of the
 // column, of the row of R, of F, and of lengths. The first `heads` blocks write the column, the others have
 // columns behind it.
-template <int THREADS_OF_COLUMN, class REAL> __device__ __forceinline__ void
-reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *state, i64 *order,
-          REAL *scales, i64 m, i64 n, i64 steps, i64 heads) {
-  __shared__ REAL room[THREADS / 32], sums[BLOCK + 1], by[BLOCK], above[BLOCK];
+template <int THREADS_OF_COLUMN, class T, class REAL> __device__ __forceinline__ void
+reflected(T *a, T *f, const T *c, REAL *norms, const T *parts, i64 *state, i64 *order, T *scales, i64 m,
+          i64 n, i64 steps, i64 heads) {
+  __shared__ T room[THREADS / 32], sums[BLOCK + 1], by[BLOCK], above[BLOCK];
   const int t = threadIdx.x, lane = t % 32;
   const i64 row = state[1], at = state[2];
   if (row >= steps) return;
@@ -180,33 +232,28 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *
   const i64 j = row + 1 + ((i64)blockIdx.x - heads) * COLUMNS + t / TOGETHER, from = j == at ? row : j;
   const bool is_head = (i64)blockIdx.x < heads, has_column = !is_head && j < n;
   // All that is read is asked for before anything is waited for.
-  REAL sum = 0, over = 0, mine = 0, old = 0, length = 0, known = 0, dot = 0;
+  T sum{}, own{}, mine{}, old{}, dot{};
+  REAL length = 0, known = 0;
   if (t <= k) {
-    const REAL *const part = parts + (t == k ? BLOCK : t);
+    const T *const part = parts + (t == k ? BLOCK : t);
 #pragma unroll 4
     for (i64 b = 0; b < heads; ++b) sum += part[b * (BLOCK + 1)];
-    over = t < k ? a[(first + t) * m + row] : 0;
+    own = t < k ? a[(first + t) * m + row] : T{};
   }
-  const REAL head = c[row];
-  REAL *const x = a + (has_column ? j : row) * m;
+  const T head = c[row];
+  T *const x = a + (has_column ? j : row) * m;
   if (has_column) {
-    mine = lane < k ? f[from * BLOCK + lane] : 0;
+    mine = lane < k ? f[from * BLOCK + lane] : T{};
     old = x[row];
     length = norms[from];
     known = norms[n + from];
 #pragma unroll 8
-    for (i64 i = row + 1 + t % TOGETHER; i < m; i += TOGETHER) dot = fma(x[i], c[i], dot);
+    for (i64 i = row + 1 + t % TOGETHER; i < m; i += TOGETHER) dot = added(x[i], conjugate(c[i]), dot);
   }
   if (t <= k) sums[t == k ? BLOCK : t] = sum;
   __syncthreads();
-  const REAL rest = sums[BLOCK], square = fma(head, head, rest);
-  REAL beta = head, scale = 0, less = 0;
-  if (rest > 0 && square > Limits<REAL>::least) {  // else it is nothing beside the largest number
-    beta = root(square);
-    if (head > 0) beta = -beta;
-    scale = (beta - head) / beta;
-    less = 1 / (head - beta);
-  }
+  const Reflection<T, REAL> made(head, real(sums[BLOCK]));
+  const T beta = made.beta, scale = made.scale, less = made.less, back = conjugate(less);
   if (is_head) {
 #pragma unroll
     for (i64 i = (i64)blockIdx.x * ROWS + t; i < ((i64)blockIdx.x + 1) * ROWS; i += THREADS)
@@ -221,31 +268,31 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *
     return;
   }
   if (t < k) {
-    above[t] = over;
-    by[t] = fma(less, sums[t], over);
+    above[t] = own;
+    by[t] = added(back, sums[t], own);
   }
   __syncthreads();
   if (!has_column) return;  // a warp, or all
   dot = summed<TOGETHER>(dot, room);
-  const REAL taken = summed<32>(lane < k ? mine * by[lane] : 0, room);
-  const REAL made = summed<32>(lane < k ? mine * above[lane] : 0, room);
-  const REAL next = scale * (fma(less, dot, old) - taken), r = old - made - next;
+  const T taken = summed<32>(lane < k ? mine * by[lane] : T{}, room);
+  const T before = summed<32>(lane < k ? mine * above[lane] : T{}, room);
+  const T next = conjugate(scale) * (added(back, dot, old) - taken), r = old - before - next;
   if (j == at && t % TOGETHER < k) f[j * BLOCK + lane] = mine;
   if (t % TOGETHER == 0) {
     f[j * BLOCK + k] = next;
     x[row] = r;
   }
   if (length > 0) {
-    const REAL part = r / length, beside = length / known, left = fma(-part, part, (REAL)1);
+    const REAL part = size_of(r) / length, beside = length / known, left = fma(-part, part, (REAL)1);
     if (left * beside * beside <= Limits<REAL>::cancelled) {  // few digits are left of it
       REAL sum = 0;
       for (i64 i = row + 1 + t % TOGETHER; i - t % TOGETHER < m; i += TOGETHER) {
         const i64 place = i < m ? i : m - 1;
-        REAL y = fma(-(c[place] * less), next, x[place]);
-        for (int q = 0; q < k; ++q) y = fma(-a[(first + q) * m + place], __shfl_sync(ALL, mine, q), y);
-        if (i < m) sum = fma(y, y, sum);
+        T y = added(-(c[place] * less), next, x[place]);
+        for (int q = 0; q < k; ++q) y = added(-a[(first + q) * m + place], of_lane(mine, q), y);
+        if (i < m) sum = squared(y, sum);
       }
-      length = known = root(summed<TOGETHER>(sum, room));
+      length = known = root(summed<TOGETHER>(sum, (REAL *)room));
     } else
       length *= root(left);
   }
@@ -255,24 +302,100 @@ reflected(REAL *a, REAL *f, const REAL *c, REAL *norms, const REAL *parts, i64 *
   }
 }
 
+// All steps of a matrix of few rows and columns by one block: a warp has every 32nd column.
+template <class T, class REAL> __device__ __forceinline__ void
+small(T *a, REAL *norms, i64 *order, T *scales, i64 m, i64 n, i64 steps) {
+  constexpr int WARPS = MANY / 32;
+  __shared__ T v[SMALL], scale;
+  __shared__ REAL lefts[SMALL], knowns[SMALL];
+  REAL *const none = nullptr;
+  T *const no = nullptr;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (i64 j = warp; j < n; j += WARPS) {
+    REAL sum = 0;
+    for (i64 i = lane; i < m; i += 32) sum = squared(a[j * m + i], sum);
+    sum = summed<32>(sum, none);
+    if (lane == 0) lefts[j] = knowns[j] = root(sum), order[j] = j;
+  }
+  __syncthreads();
+  for (i64 row = 0; row < steps; ++row) {
+    if (warp == 0) {
+      REAL most = -1, rest = 0;
+      int at = (int)row;
+      for (i64 j = row + lane; j < n; j += 32)
+        if (lefts[j] > most) most = lefts[j], at = (int)j;
+      longest_of(most, at);
+      T head{};
+      for (i64 i = lane; i < m; i += 32) {
+        const T x = a[at * m + i], y = a[row * m + i];
+        if (at != row) a[at * m + i] = y, a[row * m + i] = x;
+        v[i] = x;
+        if (i > row) rest = squared(x, rest);
+        if (i == row) head = x;
+      }
+      rest = summed<32>(rest, none);
+      const Reflection<T, REAL> made(of_lane(head, (int)row % 32), rest);
+      for (i64 i = lane; i < m; i += 32)
+        if (i >= row) a[row * m + i] = v[i] = i == row ? made.beta : v[i] * made.less;
+      if (lane == 0) {
+        scale = scales[row] = made.scale;
+        lefts[at] = lefts[row];
+        knowns[at] = knowns[row];
+        const i64 number = order[at];
+        order[at] = order[row];
+        order[row] = number;
+      }
+    }
+    __syncthreads();
+    for (i64 j = row + 1 + warp; j < n; j += WARPS) {
+      T *const x = a + j * m;
+      T dot{};
+      for (i64 i = row + 1 + lane; i < m; i += 32) dot = added(x[i], conjugate(v[i]), dot);
+      const T old = x[row], next = conjugate(scale) * (summed<32>(dot, no) + old), r = old - next;
+      REAL sum = 0;
+      for (i64 i = row + 1 + lane; i < m; i += 32) {
+        const T y = added(-v[i], next, x[i]);
+        x[i] = y;
+        sum = squared(y, sum);
+      }
+      const REAL length = lefts[j];
+      if (length > 0) {
+        const REAL part = size_of(r) / length, beside = length / knowns[j], left = fma(-part, part, (REAL)1);
+        const bool is_lost = left * beside * beside <= Limits<REAL>::cancelled;  // few digits are left of it
+        if (is_lost) sum = root(summed<32>(sum, none));
+        __syncwarp();
+        if (lane == 0) {
+          lefts[j] = is_lost ? sum : length * root(left);
+          if (is_lost) knowns[j] = sum;
+        }
+      }
+      if (lane == 0) x[row] = r;
+    }
+    __syncthreads();
+  }
+}
+
 }  // namespace pivoted
 """
 LIBRARY = _TEXT
-for _name, _value in {"BLOCK": BLOCK, "THREADS": THREADS, "ROWS": ROWS, "MANY": _MANY}.items():
+_VALUES = {"BLOCK": BLOCK, "THREADS": THREADS, "ROWS": ROWS, "MANY": _MANY, "SMALL": SMALL}
+for _name, _value in _VALUES.items():
     LIBRARY = LIBRARY.replace(f"@{_name}", str(_value))
 _SLOTS = {
+    "small": ("a", "norms", "order", "scales", "m", "n", "steps"),
     "lengths": ("a", "norms", "order", "state", "m", "n"),
     "longest": ("a", "f", "c", "norms", "parts", "state", "m", "n", "steps"),
     "reflected": (
         "a", "f", "c", "norms", "parts", "state", "order", "scales", "m", "n", "steps", "heads",
     ),
 }  # fmt: skip
-_NUMBERS, _WORDS = ("a", "f", "c", "norms", "parts", "scales"), ("state", "order")
+_NUMBERS, _WORDS = ("a", "f", "c", "parts", "scales"), ("state", "order")
+_OF_COMPLEX = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True)
 class PivotedPart:
-    """A kernel of a step, or the one before all steps.
+    """A kernel of all steps, of a step, or the one before all steps.
 
     Slots: `a`, the matrix; `f`, [n, BLOCK]; `c`, m numbers; `norms`, 2 n; `parts`, `BLOCK` + 1 for each
     `ROWS` rows; `state`, three words; `order`, n words, counted from 0; `scales`, of reflections; `steps`,
@@ -280,7 +403,7 @@ class PivotedPart:
 
     Attributes:
         dtype: of the elements.
-        part: "lengths", "longest" or "reflected".
+        part: "small", or "lengths", "longest" or "reflected".
         together: threads of a column, a warp or a block.
     """
 
@@ -297,13 +420,15 @@ class PivotedPart:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return _MANY if self.part == "longest" else THREADS
+        return _MANY if self.part in ("longest", "small") else THREADS
 
     def text(self, name: str) -> str:
         """The text of the kernel, called `name`, in CUDA."""
-        item = MEMORY[self.dtype]
+        real = MEMORY[_OF_COMPLEX.get(self.dtype, self.dtype)]
+        item = f"pivoted::Complex<{real}>" if self.dtype in _OF_COMPLEX else real
         numbers = dict.fromkeys(_NUMBERS, f"{item} *")
-        kinds = parameters(self.slots, **numbers, **dict.fromkeys(_WORDS, "i64 *"))
+        words = dict.fromkeys(_WORDS, "i64 *")
+        kinds = parameters(self.slots, norms=f"{real} *", **numbers, **words)
         by = f"{self.part}<{self.together}>" if self.together else self.part
         return f"""extern "C" __global__ void __launch_bounds__({self.threads}) {name}({kinds}) {{
 {BEGIN}  pivoted::{by}({", ".join(self.slots)});
