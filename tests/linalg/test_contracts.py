@@ -236,6 +236,16 @@ def test_lapack_has_nothing_to_say_of_empty_matrices(
     assert capfd.readouterr().out == ""
 
 
+def test_lapack_has_nothing_to_say_of_infinity(capfd: pytest.CaptureFixture[str]) -> None:
+    """It is not called, and the error is ours; sizes are those of which it prints a line."""
+    a = np.eye(130)
+    a[2, 1] = np.inf
+    step = Executable([la.svdvals(md.variable("a", a)).node], executor="native")
+    with pytest.raises(MagmaDNNError, match=r"svd: a holds inf at \[2, 1\]"):
+        step.run({})
+    assert capfd.readouterr().out == ""
+
+
 def test_exponentials_that_overflow_are_infinite_without_a_warning() -> None:
     pytest.importorskip("scipy")
     a = np.array([[1e300]])

@@ -58,12 +58,13 @@ class LibraryArguments:
         with self.code.loop(0, rows) as row, self.code.loop(0, columns) as column:
             goal[column * rows + row] = source[row * columns + column]
 
-    def fail_unless_finite(self, matrix: Array, count: Value) -> None:
-        """Tell it where one of so many elements is NaN or infinite."""
+    def fail_unless_finite(self, matrix: Array, count: Value) -> Value:
+        """Tell it where one of so many elements is NaN or infinite; whether none is."""
         found = self.code.variable(self.code.lift(0.0, self.item))
         with self.code.loop(0, count) as element:
             found.value = found.value + matrix[element] * 0.0
         self.fail_when(found.value.differs(0.0))
+        return found.value.equals(0.0)
 
     def fail_unless_finite_triangle(self, matrix: Array, n: Value, lower: bool) -> None:
         """The same of a triangle of a square matrix, with its diagonal."""

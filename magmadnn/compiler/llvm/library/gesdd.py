@@ -29,13 +29,13 @@ def write_gesdd(arguments: LibraryArguments, matrix: Value) -> None:
     work = arguments.numbers(k * 8)
     copy = work.at(space)
     arguments.copy(arguments.operand(0, matrix), copy, m * n)
-    arguments.fail_unless_finite(copy, m * n)
+    are_finite = arguments.fail_unless_finite(copy, m * n)
     left = m if full else k
     u = result.at(k)
     v = u.at(m * left) if vectors else u
     height, width, found = arguments.integer(m), arguments.integer(n), arguments.integer(0)
     arguments.fail_when(k < 1)  # LAPACK leaves vectors of empty matrices as they are
-    with arguments.code.when(k >= 1):
+    with arguments.code.when(are_finite & (k >= 1)):  # it prints what is wrong
         arguments.call(
             arguments.letter("N" if not vectors else "A" if full else "S"), width, height, copy, width,
             result, v, width, u, arguments.integer(left), work, arguments.integer(space),
