@@ -201,7 +201,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     On a GPU by a kernel of our own up to 64 rows and columns, which turns pairs of columns (Hestenes, 1958);
     what is below eps of the largest value is exact to that only. Others by cuSOLVER: by the polar
     decomposition from 192 columns on (gesvdp), else by Jacobi's method; values alone by products and
-    eigenvalues from 128 columns on. The kernel gives a matrix the same bits in any stack of several; one
+    eigenvalues from 65 columns on. The kernel gives a matrix the same bits in any stack of several; one
     alone (17 rows or more and 5 to 32 columns, or the other way round) has more threads, which add up in
     another order: its last digits are others.
 

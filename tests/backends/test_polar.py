@@ -16,14 +16,14 @@ import pytest
 from magmadnn.backends.cuda.libraries import polar, repeated
 from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
 from magmadnn.backends.cuda.libraries.polar import polynomials
-from magmadnn.backends.cuda.nodes.matrices import LEAST_POLAR_ALONE, MatrixNode
+from magmadnn.backends.cuda.nodes.matrices import MOST_BY_QR, MatrixNode
 from tests.runtime.cuda.emulated_matrices import columns_at
 
 pytest.importorskip("scipy")
 from tests.backends.test_cusolver import STREAM, Library, copied, filled, turned
 
 RNG = np.random.default_rng(9)
-M, N = 137, LEAST_POLAR_ALONE + 3
+M, N = 71, MOST_BY_QR + 3
 
 
 class Products(Library):

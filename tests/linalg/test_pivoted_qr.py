@@ -86,14 +86,7 @@ def drawn(shape: tuple[int, int], dtype: str, scale: float = 1.0) -> np.ndarray:
     return (both[0] + (1j * both[1] if dtype[0] == "c" else 0)).astype(dtype)
 
 
-@pytest.fixture(params=["one block", "many blocks"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All steps by one block, as of small matrices, or each by several."""
-    monkeypatch.setattr(reflections, "SMALL", geqp3.SMALL if request.param == "one block" else 0)
-
-
 @needs_compiler
-@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (40, 40), (131, 70), (37, 97), (6, 1), (1, 6)])
 def test_order_and_triangle_are_those_of_lapack(dtype: str, shape: tuple[int, int]) -> None:
@@ -108,7 +101,6 @@ def test_many_rows_have_a_block_for_each_column() -> None:
 
 
 @needs_compiler
-@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hard_matrices(dtype: str) -> None:
     """Low ranks, zeros and equal columns, columns of all sizes; lengths that cancel are computed anew."""
@@ -162,8 +154,7 @@ def test_what_the_device_cannot_do_the_host_does(
 
 @pytest.mark.skipif(library_of(13) is None, reason="there is no compiler of CUDA")
 def test_kernels_compile() -> None:
-    ways = [("small", 0), ("lengths", 0), ("longest", 0), ("reflected", 32)]
-    ways += [("reflected", geqp3.THREADS)]
+    ways = ("lengths", 0), ("longest", 0), ("reflected", 32), ("reflected", geqp3.THREADS)
     parts = [geqp3.PivotedPart(d, *way) for d in DTYPES for way in ways]
     assert compiled(module_text(parts), 13, (*OPTIONS, "-arch=sm_90a"))[0]
 
@@ -202,7 +193,7 @@ def test_on_a_gpu(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orthogonal, "LEAST_PIVOTED", 1)
     holes = np.ones((8, 8), dtype)
     holes[3, 5] = np.inf
-    with pytest.raises(NumericError, match=r"qr: a holds inf at \[3, 5\]"):
+    with pytest.raises(NumericError, match=r"qr: a holds \(?inf(\+0j\))? at \[3, 5\]"):
         md.linalg.qr(md.Tensor.holding(holes, "DEVICE"), pivoting=True)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.engine import Engine, Graph, KernelNode
-from magmadnn.compiler.cuda.library.geqp3 import BLOCK, ROWS, SMALL, THREADS, TOGETHER, PivotedPart
+from magmadnn.compiler.cuda.library.geqp3 import BLOCK, ROWS, THREADS, TOGETHER, PivotedPart
 from magmadnn.memory.dtypes import BLAS_LETTERS
 from magmadnn.runtime.cuda.code import functions_of
 
@@ -51,20 +51,15 @@ class Reflections:
             "state": room(3, "int64"), "order": self.order, "scales": self.packed, "m": m, "n": n,
             "steps": steps, "heads": self._heads,
         }  # fmt: skip
-        self._small = PivotedPart(dtype, "small") if max(m, n) <= SMALL else None
         parts = [PivotedPart(dtype, name) for name in ("lengths", "longest")]
         self._by = {k: PivotedPart(dtype, "reflected", k) for k in (32, THREADS)}
-        wanted = [self._small] if self._small else [*parts, *self._by.values()]
-        self._functions = functions_of(engine, wanted)
+        self._functions = functions_of(engine, [*parts, *self._by.values()])
         self._lengths, self._longest = parts
         self._graphs: dict[int, Graph] = {}  # of `BLOCK` steps, by threads of a column
 
     def factorise(self) -> None:
         """Begin to make of [n + 1, m], zeros and below them columns, what `orthogonal.reflected` gives."""
         m, n = self._sizes
-        if self._small is not None:
-            self._engine.launch(self._node(self._small, 1))
-            return
         a, item, steps = self._values["a"], self._item, min(m, n)
         self._engine.launch(self._node(self._lengths, n))
         for first in range(0, steps, BLOCK):

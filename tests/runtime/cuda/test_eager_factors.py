@@ -13,7 +13,7 @@ import pytest
 import magmadnn as md
 from magmadnn.backends.cuda import available
 from magmadnn.errors import MagmaDNNError, NumericError, ShapeError
-from magmadnn.linalg import general_eigenvalues
+from magmadnn.linalg import general_eigenvalues, orthogonal
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.tensor.eager.programs import Programs
 from tests.runtime.cuda.devices import on
@@ -111,6 +111,27 @@ def test_results_of_the_host_lie_where_the_operand_does() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_a_triangle_alone_makes_no_columns(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R is that of Q R, of any shape; complex ones have it by both."""
+    draw = np.random.default_rng(8)
+    with on("emulated"):
+        for shape in ((5, 3), (3, 5), (2, 4, 4), (7, 1), (0, 3), (3, 0)):
+            a = np.round(3 * draw.normal(size=shape)).astype(dtype)
+            both = L.qr(there(a)).R
+            with monkeypatch.context() as without:
+                if a.size:  # none of which are the host's
+                    without.setattr(orthogonal, "decomposed", None)
+                found = L.qr(there(a), mode="r")
+            assert (found.shape, found.dtype, found.kind) == (both.shape, both.dtype, md.DEVICE)
+            np.testing.assert_array_equal(found.read(), both.read())
+        a = square(4, 4) + 1j * square(4, 4)
+        np.testing.assert_allclose(L.qr(there(a), mode="r").read(), L.qr(a).R.read(), atol=1e-13)
+        with pytest.raises(NumericError, match=r"qr: a holds nan at \[0, 0\]"):
+            L.qr(there(np.full((3, 2), np.nan)), mode="r")
+
+
+@needs_compiler
 def test_eigenvalues_of_one_large_matrix_are_found_on_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,7 +187,7 @@ def test_eigenvalues_of_one_large_matrix_are_found_on_the_device(
 @pytest.mark.skipif(not available()[0], reason="no GPU")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_eigenvalues_of_the_device(dtype: str) -> None:
-    n = general_eigenvalues.LEAST_ON_DEVICE
+    n = max(general_eigenvalues.LEAST_ON_DEVICE, general_eigenvalues.LEAST_COMPLEX)
     a = RNG.normal(size=(n, n)).astype(dtype)
     eps = np.finfo(dtype).eps
     for values in (a, a + a.T, a + 1j * a[::-1]):

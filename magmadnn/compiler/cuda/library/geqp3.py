@@ -6,8 +6,8 @@ matrices does it for all (Quintana-Orti, Sun and Bischof, A BLAS-3 version of th
 pivoting, 1998). Lengths of what is left of columns are kept as in Drmac and Bujanovic, On the failure of
 rank-revealing QR factorization software, 2008; one of which few digits are left is computed anew at once.
 
-A small matrix is one launch. Of others a step is two launches, whose arguments are the same for all steps:
-which it is lies in memory. So the steps of a block are a graph that is launched again for the next one.
+A step is two launches, whose arguments are the same for all steps: which it is lies in memory. So the steps
+of a block are a graph that is launched again for the next one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from .moved import parameters
 BLOCK = 32  # columns between two products of the whole rest
 THREADS = 128  # of a block that has columns
 ROWS, _MANY = 128, 1024  # of a block that looks for the longest column, and its threads
-SMALL = 256  # rows and columns up to which one block makes all steps
 TOGETHER = 256  # rows from which on a block has a column, of which a warp has one else
 
 _TEXT = r"""
 namespace pivoted {
-constexpr int BLOCK = @BLOCK, THREADS = @THREADS, ROWS = @ROWS, MANY = @MANY, SMALL = @SMALL;
+constexpr int BLOCK = @BLOCK, THREADS = @THREADS, ROWS = @ROWS, MANY = @MANY;
 constexpr u32 ALL = 0xffffffffu;
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
@@ -75,22 +74,6 @@ template <> struct Limits<double> {
 };
 template <> struct Limits<float> {
   static constexpr float cancelled = 0x1p-12f, least = 0x1p-103f;
-};
-
-// The reflection of a column with this head, of whose rest the sum of squares is given: its first element
-// becomes beta, H = I - scale v v^H, and v is the rest times less.
-template <class T, class REAL> struct Reflection {
-  T beta, scale{}, less{};
-  __device__ __forceinline__ Reflection(T head, REAL rest) : beta(head) {
-    const REAL square = squared(head, rest);
-    // else it is nothing beside the largest number
-    if ((rest > 0 || imaginary(head) != 0) && square > Limits<REAL>::least) {
-      const REAL size = real(head) > 0 ? -root(square) : root(square);
-      beta = T{size};
-      scale = over(beta - head, size);
-      less = inverse(head - beta);
-    }
-  }
 };
 
 template <int THREADS_OF_COLUMN, class T> __device__ __forceinline__ T summed(T x, T *room) {
@@ -252,8 +235,16 @@ reflected(T *a, T *f, const T *c, REAL *norms, const T *parts, i64 *state, i64 *
   }
   if (t <= k) sums[t == k ? BLOCK : t] = sum;
   __syncthreads();
-  const Reflection<T, REAL> made(head, real(sums[BLOCK]));
-  const T beta = made.beta, scale = made.scale, less = made.less, back = conjugate(less);
+  const REAL rest = real(sums[BLOCK]), square = squared(head, rest);
+  T beta = head, scale{}, less{};
+  // else it is nothing beside the largest number
+  if ((rest > 0 || imaginary(head) != 0) && square > Limits<REAL>::least) {
+    const REAL size = real(head) > 0 ? -root(square) : root(square);
+    beta = T{size};
+    scale = over(beta - head, size);
+    less = inverse(head - beta);
+  }
+  const T back = conjugate(less);
   if (is_head) {
 #pragma unroll
     for (i64 i = (i64)blockIdx.x * ROWS + t; i < ((i64)blockIdx.x + 1) * ROWS; i += THREADS)
@@ -275,8 +266,8 @@ reflected(T *a, T *f, const T *c, REAL *norms, const T *parts, i64 *state, i64 *
   if (!has_column) return;  // a warp, or all
   dot = summed<TOGETHER>(dot, room);
   const T taken = summed<32>(lane < k ? mine * by[lane] : T{}, room);
-  const T before = summed<32>(lane < k ? mine * above[lane] : T{}, room);
-  const T next = conjugate(scale) * (added(back, dot, old) - taken), r = old - before - next;
+  const T made = summed<32>(lane < k ? mine * above[lane] : T{}, room);
+  const T next = conjugate(scale) * (added(back, dot, old) - taken), r = old - made - next;
   if (j == at && t % TOGETHER < k) f[j * BLOCK + lane] = mine;
   if (t % TOGETHER == 0) {
     f[j * BLOCK + k] = next;
@@ -302,87 +293,12 @@ reflected(T *a, T *f, const T *c, REAL *norms, const T *parts, i64 *state, i64 *
   }
 }
 
-// All steps of a matrix of few rows and columns by one block: a warp has every 32nd column.
-template <class T, class REAL> __device__ __forceinline__ void
-small(T *a, REAL *norms, i64 *order, T *scales, i64 m, i64 n, i64 steps) {
-  constexpr int WARPS = MANY / 32;
-  __shared__ T v[SMALL], scale;
-  __shared__ REAL lefts[SMALL], knowns[SMALL];
-  REAL *const none = nullptr;
-  T *const no = nullptr;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (i64 j = warp; j < n; j += WARPS) {
-    REAL sum = 0;
-    for (i64 i = lane; i < m; i += 32) sum = squared(a[j * m + i], sum);
-    sum = summed<32>(sum, none);
-    if (lane == 0) lefts[j] = knowns[j] = root(sum), order[j] = j;
-  }
-  __syncthreads();
-  for (i64 row = 0; row < steps; ++row) {
-    if (warp == 0) {
-      REAL most = -1, rest = 0;
-      int at = (int)row;
-      for (i64 j = row + lane; j < n; j += 32)
-        if (lefts[j] > most) most = lefts[j], at = (int)j;
-      longest_of(most, at);
-      T head{};
-      for (i64 i = lane; i < m; i += 32) {
-        const T x = a[at * m + i], y = a[row * m + i];
-        if (at != row) a[at * m + i] = y, a[row * m + i] = x;
-        v[i] = x;
-        if (i > row) rest = squared(x, rest);
-        if (i == row) head = x;
-      }
-      rest = summed<32>(rest, none);
-      const Reflection<T, REAL> made(of_lane(head, (int)row % 32), rest);
-      for (i64 i = lane; i < m; i += 32)
-        if (i >= row) a[row * m + i] = v[i] = i == row ? made.beta : v[i] * made.less;
-      if (lane == 0) {
-        scale = scales[row] = made.scale;
-        lefts[at] = lefts[row];
-        knowns[at] = knowns[row];
-        const i64 number = order[at];
-        order[at] = order[row];
-        order[row] = number;
-      }
-    }
-    __syncthreads();
-    for (i64 j = row + 1 + warp; j < n; j += WARPS) {
-      T *const x = a + j * m;
-      T dot{};
-      for (i64 i = row + 1 + lane; i < m; i += 32) dot = added(x[i], conjugate(v[i]), dot);
-      const T old = x[row], next = conjugate(scale) * (summed<32>(dot, no) + old), r = old - next;
-      REAL sum = 0;
-      for (i64 i = row + 1 + lane; i < m; i += 32) {
-        const T y = added(-v[i], next, x[i]);
-        x[i] = y;
-        sum = squared(y, sum);
-      }
-      const REAL length = lefts[j];
-      if (length > 0) {
-        const REAL part = size_of(r) / length, beside = length / knowns[j], left = fma(-part, part, (REAL)1);
-        const bool is_lost = left * beside * beside <= Limits<REAL>::cancelled;  // few digits are left of it
-        if (is_lost) sum = root(summed<32>(sum, none));
-        __syncwarp();
-        if (lane == 0) {
-          lefts[j] = is_lost ? sum : length * root(left);
-          if (is_lost) knowns[j] = sum;
-        }
-      }
-      if (lane == 0) x[row] = r;
-    }
-    __syncthreads();
-  }
-}
-
 }  // namespace pivoted
 """
 LIBRARY = _TEXT
-_VALUES = {"BLOCK": BLOCK, "THREADS": THREADS, "ROWS": ROWS, "MANY": _MANY, "SMALL": SMALL}
-for _name, _value in _VALUES.items():
+for _name, _value in {"BLOCK": BLOCK, "THREADS": THREADS, "ROWS": ROWS, "MANY": _MANY}.items():
     LIBRARY = LIBRARY.replace(f"@{_name}", str(_value))
 _SLOTS = {
-    "small": ("a", "norms", "order", "scales", "m", "n", "steps"),
     "lengths": ("a", "norms", "order", "state", "m", "n"),
     "longest": ("a", "f", "c", "norms", "parts", "state", "m", "n", "steps"),
     "reflected": (
@@ -395,7 +311,7 @@ _OF_COMPLEX = {"complex64": "float32", "complex128": "float64"}
 
 @dataclass(frozen=True)
 class PivotedPart:
-    """A kernel of all steps, of a step, or the one before all steps.
+    """A kernel of a step, or the one before all steps.
 
     Slots: `a`, the matrix; `f`, [n, BLOCK]; `c`, m numbers; `norms`, 2 n; `parts`, `BLOCK` + 1 for each
     `ROWS` rows; `state`, three words; `order`, n words, counted from 0; `scales`, of reflections; `steps`,
@@ -403,7 +319,7 @@ class PivotedPart:
 
     Attributes:
         dtype: of the elements.
-        part: "small", or "lengths", "longest" or "reflected".
+        part: "lengths", "longest" or "reflected".
         together: threads of a column, a warp or a block.
     """
 
@@ -420,7 +336,7 @@ class PivotedPart:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return _MANY if self.part in ("longest", "small") else THREADS
+        return _MANY if self.part == "longest" else THREADS
 
     def text(self, name: str) -> str:
         """The text of the kernel, called `name`, in CUDA."""

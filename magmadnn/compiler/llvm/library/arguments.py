@@ -64,7 +64,8 @@ class LibraryArguments:
         with self.code.loop(0, count) as element:
             found.value = found.value + matrix[element] * 0.0
         self.fail_when(found.value.differs(0.0))
-        return found.value.equals(0.0)
+        are_finite: Value = found.value.equals(0.0)
+        return are_finite
 
     def fail_unless_finite_triangle(self, matrix: Array, n: Value, lower: bool) -> None:
         """The same of a triangle of a square matrix, with its diagonal."""
