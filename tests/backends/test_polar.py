@@ -17,6 +17,7 @@ from magmadnn.backends.cuda.libraries import polar, repeated
 from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
 from magmadnn.backends.cuda.libraries.polar import polynomials
 from magmadnn.backends.cuda.nodes.matrices import MOST_BY_QR, MatrixNode
+from magmadnn.errors import DeviceError, OutOfMemoryError
 from tests.runtime.cuda.emulated_matrices import columns_at
 
 pytest.importorskip("scipy")
@@ -143,6 +144,28 @@ def test_steps_of_the_same_memory_are_a_graph_from_the_second_time_on(
         assert len(blas.graphs) == graphs
     steps = len(polynomials(float(np.finfo(dtype).eps) / 4))
     assert [len(graph) for graph in blas.graphs] == [5 * steps - 1] * 4
+
+
+@pytest.mark.parametrize("error", [DeviceError("capture"), OutOfMemoryError("graph")])
+def test_what_cannot_be_a_graph_is_called(error: Exception) -> None:
+    """And is not tried again."""
+    a, asked = np.random.default_rng(3).normal(size=(1, M, N)), list[Any]()
+
+    def captured(give: Any) -> Any:
+        asked.append(give)
+        raise error
+
+    blas = Capturing()
+    functions = MatrixFunctions(blas, Solver(), STREAM, blas.copied, captured)
+    call, pieces, _info = packed(a)
+    matrices, values = pieces[:2]
+    for _ in range(3):
+        matrices[:] = turned(a)
+        values[:] = 7
+        functions.call(call)
+        wanted = np.linalg.svd(a, compute_uv=False)
+        assert np.abs(values - wanted).max() <= 8 * np.sqrt(M) * np.finfo(float).eps * wanted.max()
+    assert len(asked) == 1
 
 
 def packed(a: np.ndarray) -> tuple[MatrixNode, tuple[np.ndarray, ...], np.ndarray]:

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
+from magmadnn.errors import DeviceError, OutOfMemoryError
+
 from .handles import Handles
 
 _KEPT = 8  # graphs, and calls that came once
@@ -44,15 +46,23 @@ class Repeated:
             return
         is_new = key not in self._graphs
         graph = self._graphs.pop(key, None)
-        if is_new:
+        if graph is None and not is_new:
+            graph = self._made(self._captured, give)
+        if graph is None:
             give(self._handles.stream)
-        elif graph is None:
-            graph = self._captured(lambda stream: self._give(give, stream))
-        if graph is not None:
+        else:
             graph.launch()
         self._graphs[key] = graph
         if len(self._graphs) > _KEPT:
             self._graphs.popitem(last=False)
+
+    def _made(self, captured: Captured, give: Give) -> Launched | None:
+        """A graph; None where the device makes none, or has no memory for it: the calls do as well."""
+        try:
+            return captured(lambda stream: self._give(give, stream))
+        except (DeviceError, OutOfMemoryError):
+            self._captured = None
+            return None
 
     def _give(self, give: Give, stream: int) -> None:
         with self._handles.elsewhere(stream):
