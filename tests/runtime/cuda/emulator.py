@@ -71,7 +71,7 @@ from tests.runtime.cuda.emulated_matrices import compute_matrices
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
-_HEADER = Path(__file__).with_name("emulator.h")
+_HEADER, _RUNNER = (Path(__file__).with_name(name) for name in ("emulator.h", "emulator.cpp"))
 _COMPILER = ["g++", "-std=c++17", "-O0", "-Werror=float-conversion", "-ffp-contract=off",
              "-fno-strict-aliasing", "-fno-gnu-unique", "-fPIC"]  # fmt: skip
 # Functions of C are those of this process: to look for libraries takes a tenth of the time.
@@ -472,7 +472,11 @@ class Emulator:
     def __init__(self) -> None:
         self.versions: tuple[str, ...] = (
             "emulated",
-            hashlib.sha256(repr(_COMPILER + _LINKER).encode() + _HEADER.read_bytes()).hexdigest(),
+            hashlib.sha256(
+                b"".join(
+                    [repr(_COMPILER + _LINKER).encode(), _HEADER.read_bytes(), _RUNNER.read_bytes()]
+                )
+            ).hexdigest(),
         )
         self._draw = random.Random()
         self._folder = Path(tempfile.mkdtemp(prefix="magmadnn-emulator-"))
@@ -529,21 +533,23 @@ class Emulator:
         handle, name = tempfile.mkstemp(".cpp", dir=self._folder)  # by several threads at a time
         os.close(handle)
         source = Path(name)
-        source.write_text(f'#include "{self._header()}"\n{text}\n{entries}\n')
+        source.write_text(f'#include "{_HEADER.name}"\n{text}\n{entries}\n')
         made = source.with_suffix(".so")
-        subprocess.run([*_COMPILER, "-o", str(made), str(source), *_LINKER], check=True)
+        runner = self._runner()
+        subprocess.run([*_COMPILER, "-o", str(made), str(source), runner, *_LINKER], check=True)
         return made.read_bytes()
 
-    def _header(self) -> str:
-        """The name of a copy of the header; beside it lies what the compiler takes in its place."""
+    def _runner(self) -> str:
+        """What runs kernels, compiled; beside it lies a copy of the header, as the compiler takes it too."""
         with self.lock:
-            header, made = self._folder / _HEADER.name, self._folder / f"{_HEADER.name}.gch"
+            header, made = self._folder / _HEADER.name, self._folder / f"{_RUNNER.stem}.o"
             if not made.exists():
                 shutil.copy(_HEADER, header)
-                subprocess.run(
-                    [*_COMPILER, "-x", "c++-header", "-o", str(made), str(header)], check=True
-                )
-        return header.name
+                read, runner = f"{header}.gch", shutil.copy(_RUNNER, self._folder)
+                for kind, given, result in (("c++-header", header, read), ("c++", runner, made)):
+                    words = ["-x", kind, "-c", "-o", str(result), str(given)]
+                    subprocess.run([*_COMPILER, *words], check=True)
+        return str(made)
 
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
         path = self._folder / f"module_{next(self._count)}.so"
