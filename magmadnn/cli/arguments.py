@@ -10,8 +10,6 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from magmadnn.data.images.folders import BAD_IMAGES
-from magmadnn.data.images.reading import DECODES
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.runtime.threads import MOST, set_threads
 
@@ -55,6 +53,10 @@ class Parser(argparse.ArgumentParser):
 
         `streams` says whether the command can read them batch by batch.
         """
+        # here, as commands that read no data start in two thirds of the time without
+        from magmadnn.data.images.folders import BAD_IMAGES
+        from magmadnn.data.images.reading import DECODES
+
         group = to or self
         if streams:
             group.add_argument(

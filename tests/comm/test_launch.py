@@ -201,8 +201,11 @@ def test_the_line_of_a_fit_is_that_of_the_script(tmp_path: Path) -> None:
     assert "its last call was exchange of values at job_of_test.py:5" in err
 
 
-def test_importing_does_not_begin_mpi() -> None:
-    code = "import sys, magmadnn as md; md.comm.world(); sys.exit('mpi4py' in sys.modules)"
+def test_importing_does_not_begin_mpi_and_the_launcher_needs_no_data() -> None:
+    code = (
+        "import sys, magmadnn as md, magmadnn.cli.launch; md.comm.world()\n"
+        "sys.exit('mpi4py' in sys.modules or 'magmadnn.data' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
