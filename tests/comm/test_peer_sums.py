@@ -104,7 +104,7 @@ def together(sums: list[PeerSum], calls: Any) -> None:
     assert not errors, errors
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.long), 8])
 @pytest.mark.parametrize(("dtype", "stored"), NUMBERS)
 def test_sums_of_all_ranks(
     images: Any, dtype: str, stored: str, ranks: int, monkeypatch: Any

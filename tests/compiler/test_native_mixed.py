@@ -9,7 +9,7 @@ from magmadnn.graph.op import Op
 from .mixed_draw import MODES, mixed, seeds
 from .native_graphs import Case, fault, limits_of, shrunk
 
-USUAL = 12  # graphs in each mode
+USUAL = 8  # graphs in each mode
 MANY = 400
 
 

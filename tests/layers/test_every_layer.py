@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,9 @@ def values(layer: Layer) -> dict[str, Array]:
 
 
 @every_case
-@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize(  # one of the halves
+    "dtype", [d if d != "float16" else pytest.param(d, marks=pytest.mark.long) for d in EPS]
+)
 def test_values_of_any_batch_in_one_graph(case: Case, dtype: str) -> None:
     layer, inputs, y = built(case, dtype)
     parameters = values(layer)
@@ -96,8 +98,16 @@ def test_training(case: Case) -> None:
         assert not np.allclose(got, case.expected(fed, parameters, training=False))
 
 
-@every_case
-@pytest.mark.parametrize("training", [False, True], ids=["prediction", "training"])
+def phases() -> Iterator[Any]:
+    """Each case in training, which is another graph than prediction's for few of them."""
+    for case in CASES:
+        for training, name in ((False, "prediction"), (True, "training")):
+            usual = training or case.training or case.random
+            marks = () if usual else pytest.mark.long
+            yield pytest.param(case, training, id=f"{name}-{case.name}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "training"), list(phases()))
 def test_gradients_agree_with_differences(case: Case, training: bool) -> None:
     layer, inputs, y = built(case, "float64", batch=3)
     drawn = case.draw(3, seed=1)

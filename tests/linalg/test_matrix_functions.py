@@ -197,7 +197,13 @@ def test_gradients_of_both_orders_are_those_of_finite_differences(name: str, exe
     function = FUNCTIONS[name]
     if executor == "reference" and ("norm" in name or "power" in name):
         return  # made of ops that are tried by themselves
-    for shape in [s for s in function.shapes if 0 < np.prod(s) < 150]:
+    shapes = [s for s in function.shapes if 0 < np.prod(s) < 150]
+    if (
+        executor == "native" and len(shapes) > 2
+    ):  # compiled for each: one matrix of each form, and a stack
+        singles = [s for s in shapes if len(s) == 2 and min(s) > 1]
+        shapes = [*singles, min((s for s in shapes if len(s) > 2), key=np.prod)]
+    for shape in shapes:
         a, direction = matrices(*shape), RNG.normal(size=shape)
         x = node(a)
         outputs = listed(function.call(x))

@@ -22,7 +22,7 @@ X = DRAW.normal(size=(ROWS, 5)).astype(np.float32)
 Y = DRAW.integers(0, 3, ROWS)
 WEIGHTS = DRAW.uniform(0.0, 2.0, ROWS).astype(np.float32)
 WEIGHTS[::7] = 0.0
-RANKS = (1, 2, 3, 4, 8)
+RANKS = (1, 2, 3, 8)
 
 
 def network(*between: Any, precision: str = "float32", **settings: Any) -> md.Model:

@@ -50,20 +50,24 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Communicator, RanksSlice
 
 
 @pytest.mark.parametrize(
-    ("bucket", "options"),
+    ("bucket", "options", "numbers"),
     [
-        (64, {"batch_size": 24}),
-        (1 << 20, {"sample_weight": WEIGHTS, "accumulate": 3, "shards": 13}),
+        (64, {"batch_size": 24}, RANKS),
+        (1 << 20, {"sample_weight": WEIGHTS, "accumulate": 3, "shards": 13}, (1, 3)),
     ],
     ids=["24 rows, small buckets", "weighted, accumulated, 13 shards"],
 )
 def test_one_program_gives_the_bits_of_two(
-    bucket: int, options: dict[str, Any], runs: Any, monkeypatch: pytest.MonkeyPatch
+    bucket: int,
+    options: dict[str, Any],
+    numbers: tuple[int, ...],
+    runs: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(whole_step, "BUCKET_BYTES", bucket)
     apart = simulate(2, lambda comm: trained(comm, callbacks=[Looks()], **options))
     assert not runs
-    for ranks in RANKS:
+    for ranks in numbers:
         assert simulate(ranks, lambda comm: trained(comm, **options)) == [apart[0]] * ranks
         # all batches but the last of an epoch, which has fewer rows
         assert sum(count for *_, count in runs) == ranks * 2 * (

@@ -112,7 +112,7 @@ def held_bytes(model: md.Model, step: Any) -> int:
     return sum(t.nbytes for t in there.values()) + sum(a.nbytes for a in away.values())
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("name", [*WAYS, "optimiser"])
 def test_what_lies_on_a_rank_while_it_trains(name: str, ranks: int) -> None:
     """Weights and two moments of Adam: a part of each, where one rank has all of all."""

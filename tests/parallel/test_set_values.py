@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,12 +55,16 @@ def trained(comm: Communicator | None, way: str, event: str) -> dict[str, np.nda
     return model.values()
 
 
+@cache
+def alone(event: str) -> dict[str, np.ndarray]:
+    return trained(None, "", event)
+
+
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("way", WAYS)
 def test_all_ranks_have_what_a_callback_of_rank_0_set(way: str, event: str) -> None:
-    alone = trained(None, way, event)
     found = simulate(2, lambda comm: trained(comm, way, event))
-    for name, value in alone.items():
+    for name, value in alone(event).items():
         np.testing.assert_array_equal(found[0][name], found[1][name])
         np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-12)
 

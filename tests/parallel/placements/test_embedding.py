@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -74,9 +75,16 @@ def alone(network: str, clips: bool) -> Any:
     return trained(None, network, None, clips)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+def runs() -> Iterator[Any]:
+    """Each layout for one network on two ranks; with --all both, and four ranks."""
+    for number, layers in enumerate(LAYERS):
+        for turn, network in enumerate(NETWORKS):
+            for ranks in (2, 4):
+                usual = ranks == 2 and (number + turn) % 2 == 0
+                yield pytest.param(network, layers, ranks, marks=() if usual else pytest.mark.long)
+
+
+@pytest.mark.parametrize(("network", "layers", "ranks"), list(runs()))
 def test_it_is_the_training_of_one_rank(network: str, layers: str, ranks: int) -> None:
     clips = layers in ("others", "apart")
     expected = alone(network, clips)

@@ -87,7 +87,7 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-USUAL = {"dense": (2, 5), "groups": (2,), "norm": (5,), "decay": (2,), "images": (2,)}
+USUAL = {"dense": (5,), "groups": (2,), "norm": (5,), "decay": (2,), "images": (2,)}
 RUNS = [
     pytest.param(case, ranks, marks=() if ranks in USUAL[case] else pytest.mark.long)
     for case in MODELS

@@ -93,7 +93,7 @@ def runs() -> Iterator[Any]:
         ("same", "groups", 4),
         ("apart", "weighted", 4),
     }
-    usual |= {("copies", "plain", 4), ("same", "plain", 8)}
+    usual |= {("copies", "plain", 4)}
     for layers in SOME:
         for case in OPTIONS:
             for ranks in (2, 3, 4, 8):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from magmadnn.compiler.cuda.clusters.kernel import ChainKernel
 from magmadnn.compiler.cuda.module import OPTIONS, module_text
 from magmadnn.runtime.cuda.many import course
 from magmadnn.runtime.cuda.many.cluster_leg import ClusterLeg
+from magmadnn.runtime.cuda.many.stacks import StackedLeg
 from tests.compiler.cuda.nvrtc import compiled, library_of
 from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
@@ -228,6 +230,14 @@ def test_models_that_end_or_fail_leave_the_others(
     assert launched[0][1] == 3
 
 
+class EndedError(Exception):
+    """A launch that is not to run."""
+
+
+def ended(*given: Any) -> Any:
+    raise EndedError
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     ("sizes", "given"),
@@ -251,12 +261,18 @@ def test_models_that_end_or_fail_leave_the_others(
     ],
 )
 def test_others_are_stacks_as_before(
-    sizes: tuple[int, ...], given: Any, launched: list[tuple[Chain, int, int]]
+    sizes: tuple[int, ...],
+    given: Any,
+    launched: list[tuple[Chain, int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What runs is a leg for stacks, which its own tests run; models of weighted samples run one by one."""
+    monkeypatch.setattr(StackedLeg, "run", ended)
+    is_stacked = "sample_weight" not in given
     x, y = samples(sizes, BATCH)
     fitted = {name: given[name] for name in ("sample_weight",) if name in given}
     own = {name: value for name, value in given.items() if name not in fitted}
-    with emulated_device():
+    with emulated_device(), pytest.raises(EndedError) if is_stacked else nullcontext():
         models = [network(k, sizes, **own) for k in range(2)]
         md.fit_many(models, x, y, batch_size=BATCH, verbose=False, **fitted)
     assert not launched
@@ -289,19 +305,15 @@ def test_a_plan_tells_of_it(
             assert line not in network(0, (784, 128, 10)).plan(x, y, batch_size=128)
 
 
-class EndedError(Exception):
-    """A launch that is not to run."""
-
-
 def chain_of(sizes: tuple[int, ...], activation: str, monkeypatch: pytest.MonkeyPatch) -> Chain:
     """What a launch of two networks with batches of 128 rows would run; nothing runs."""
     found: list[Chain] = []
 
-    def ended(self: ClusterLeg, *given: int) -> Any:
+    def noted(self: ClusterLeg, *given: int) -> Any:
         found.append(self._chain)
         raise EndedError
 
-    monkeypatch.setattr(ClusterLeg, "_launch", ended)
+    monkeypatch.setattr(ClusterLeg, "_launch", noted)
     with emulated_device(), pytest.raises(EndedError):
         models = [network(k, sizes, activation=activation) for k in range(2)]
         md.fit_many(models, *samples(sizes, 128), batch_size=128, verbose=False)

@@ -66,7 +66,7 @@ def learned(model: Any, x: Any, y: Any) -> None:
     ("kernels", "is_fixed", "settings"),
     [
         ("graphs", False, {}),
-        ("graphs", True, {"epochs": 3}),
+        ("graphs", True, {"epochs": 2}),
         ("graphs", False, {"validation_split": 0.2}),
         ("one kernel", False, {"batch_size": 29}),
         ("one kernel", True, {"shuffle": False}),
@@ -92,7 +92,7 @@ def test_bits_are_those_of_copies_made_before(
             brought.clear()
             a, b = x[::-1].copy(), y[::-1].copy()
             a.flags.writeable = b.flags.writeable = not is_fixed
-            found.append([fitted(model, a, b, **settings) for _ in range(3)])
+            found.append([fitted(model, a, b, **settings) for _ in range(2)])
             assert bool(brought) == (least == 1)
         assert found[0] == found[1]
         assert distance(*models) == 0

@@ -130,7 +130,7 @@ def test_gradients_are_near_those_of_float64(device: str) -> None:
 def test_lenet_trains_with_them(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the same whose pooling is apart; a last batch is smaller."""
     rng = np.random.default_rng(0)
-    x, y = rng.random((22, 28, 28, 1), np.float32), rng.integers(0, 10, 22)
+    x, y = rng.random((14, 28, 28, 1), np.float32), rng.integers(0, 10, 14)
     losses = []
     for functions in (planned.OF_FEW_POOLED, frozenset()):
         monkeypatch.setattr(planned, "OF_FEW_POOLED", functions)
@@ -139,12 +139,12 @@ def test_lenet_trains_with_them(device: str, monkeypatch: pytest.MonkeyPatch) ->
                 (28, 28, 1), 10, device="cuda", loss="cross_entropy",
                 optimizer=md.optim.SGD(0.05, momentum=0.9), seed=3,
             )  # fmt: skip
-            history = model.fit(x, y, batch_size=8, epochs=3, verbose=0)
+            history = model.fit(x, y, batch_size=8, epochs=2, verbose=0)
             text = model.plan(batch_size=8)
             assert ("library pooled " in text) == (not functions)
             losses.append([*history["loss"], float(np.asarray(model.predict(x)).sum())])
     assert np.allclose(*losses, rtol=1e-4)
-    assert losses[0][2] < losses[0][0]
+    assert losses[0][1] < losses[0][0]
 
 
 APART = {
