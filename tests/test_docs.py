@@ -14,9 +14,12 @@ import contextlib
 import doctest
 import importlib
 import io
+import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -88,13 +91,73 @@ def run_block(code: CodeType, names: dict[str, Any], printed: str | None, where:
         pytest.fail(f"{where} shows\n{expected}but it printed\n{got}", pytrace=False)
 
 
+class Pages:
+    """A process that has imported the package, and runs each page in a copy of itself."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, path: Path, printed: Path) -> int:
+        """The exit code of a page in this folder; what it prints is in the file `printed`."""
+        if self._process is None:
+            # as threads of BLAS would not be in the copies
+            environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+            command = [sys.executable, "-W", "error", str(Path(__file__))]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            )
+        process, answer = self._process, ""
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            print(json.dumps([str(path), str(Path.cwd()), str(printed)]), file=process.stdin)
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        finally:
+            if not answer:
+                self.end()
+        return int(answer)
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            with self._process as process:
+                process.kill()
+            self._process = None
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[Pages]:
+    made = Pages()
+    yield made
+    made.end()
+
+
+def check_page(path: Path, pages: Pages, printed: Path) -> None:
+    """Run a page in a process of its own, as it may define ops and losses; fail with what it says."""
+    if pages.run(path, printed):
+        pytest.fail(f"{path.name}:\n{printed.read_text(encoding='utf-8')}", pytrace=False)
+
+
 @pytest.mark.parametrize("path", PAGES_WITH_EXAMPLES)
-def test_page(path: Path) -> None:
-    # In a process of its own: pages define ops, losses and the like, which are known by name afterwards.
-    command = [sys.executable, "-W", "error", str(Path(__file__)), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(f"{path.name}:\n{done.stdout}{done.stderr}", pytrace=False)
+def test_page(path: Path, pages: Pages, tmp_path_factory: pytest.TempPathFactory) -> None:
+    check_page(path, pages, tmp_path_factory.mktemp("page") / "printed")
+
+
+def run_pages() -> None:
+    """For each line of standard input, run its page in a copy of this process, and print the exit code."""
+    import magmadnn.runtime.cpu.native
+    import magmadnn.training  # noqa: F401  (most pages need both)
+
+    for line in sys.stdin:
+        path, folder, printed = json.loads(line)
+        if not (child := os.fork()):
+            os.chdir(folder)
+            with Path(printed).open("wb") as file, Path(os.devnull).open("rb") as nothing:
+                for number, stream in enumerate((nothing, file, file)):
+                    os.dup2(stream.fileno(), number)
+            return run_page(Path(path))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    return None
 
 
 def run_page(path: Path) -> None:
@@ -203,19 +266,21 @@ def test_every_public_name_is_in_the_reference(module: str, page: str) -> None:
         ("```python\nprint(x)\n```\n\n```text\n```\n", r"shows\nbut it printed\n2\n"),
     ],
 )
-def test_a_wrong_example_is_found(tmp_path: Path, block: str, message: str) -> None:
+def test_a_wrong_example_is_found(tmp_path: Path, pages: Pages, block: str, message: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"```python\nx = 2\n```\n\n{block}", encoding="utf-8")
     with pytest.raises(pytest.fail.Exception, match=message):
-        test_page(page)
+        check_page(page, pages, tmp_path / "printed")
 
 
-def test_dots_stand_for_anything_and_other_text_is_not_compared(tmp_path: Path) -> None:
+def test_dots_stand_for_anything_and_other_text_is_not_compared(
+    tmp_path: Path, pages: Pages
+) -> None:
     page = tmp_path / "page.md"
     shown = "```python\nprint('took 17 s')  \n```\n\n```text\ntook ... s\n```\n"
     page.write_text(f"{shown}\nProse.\n\n```text\nnot the output\n```\n", encoding="utf-8")
-    test_page(page)
+    check_page(page, pages, tmp_path / "printed")
 
 
 if __name__ == "__main__":
-    run_page(Path(sys.argv[1]))
+    run_pages()

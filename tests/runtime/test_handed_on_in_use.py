@@ -176,12 +176,12 @@ def test_seeds_phases_and_rates(device: str, case: str) -> None:
         return numbers(fit(one, 1)) | {"predicted": there}
 
     wanted = []
-    for seed in range(4):
+    for seed in range(3):
         handed_on._waiting.clear()
         wanted.append(found(seed))
     assert not same(wanted[0], wanted[1])
     handed_on._waiting.clear()
-    assert [same(found(seed), wanted[seed]) for seed in range(4)] == [True] * 4
+    assert [same(found(seed), wanted[seed]) for seed in range(3)] == [True] * 3
     assert handed_on._waiting
 
 
