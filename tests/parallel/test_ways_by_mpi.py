@@ -27,7 +27,7 @@ def train(make, comm=None):
     x, y = draw.normal(size=(75, 6)).astype("f"), draw.integers(0, 3, 75)
     layers = [
         md.layers.Input((6,)), md.layers.Dense(9), md.layers.BatchNorm(), md.layers.Dropout(0.2),
-        md.layers.Dense(8, activation="tanh"), md.layers.Dense(7), md.layers.Dense(3),
+        md.layers.Dense(8, activation="tanh"), md.layers.Dense(3),
     ]
     model = md.Model(layers, loss="cross_entropy", optimizer="adam", metrics=["accuracy"])
     way = eval(make, {"md": md, "comm": comm})
@@ -51,15 +51,19 @@ WAYS = [
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_processes_give_what_simulated_ranks_give(ranks: int, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
+    names: dict[str, Any] = {"__name__": "script", "md": md}
+    exec(SCRIPT, names)
+    # before the processes, which find the kernels then
+    wanted = {
+        make: simulate(ranks, lambda comm, make=make: names["train"](make, comm))  # type: ignore[misc]
+        for make in WAYS
+    }
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "magmadnn", "launch", "-n", str(ranks), "train.py", *WAYS]
     found = subprocess.run(
         command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=dict(os.environ)
     )
     assert found.returncode == 0, found.stderr
-    names: dict[str, Any] = {"__name__": "script", "md": md}
-    exec(SCRIPT, names)  # the script above
-    for make in WAYS:
-        expected = simulate(ranks, lambda comm, make=make: names["train"](make, comm))
+    for make, expected in wanted.items():
         assert len(set(expected)) == 1
         assert found.stdout.count(f"<{make} {expected[0]}>") == ranks, (found.stdout, expected)
