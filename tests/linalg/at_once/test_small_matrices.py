@@ -61,14 +61,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize(  # each size in one dtype, in the other with --all
-    ("n", "dtype"),
-    [
-        pytest.param(n, dtype, marks=() if (k + turn) % 2 else pytest.mark.long)
-        for k, n in enumerate(SIZES)
-        for turn, dtype in enumerate(["float32", "float64"])
-    ],
-)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", SIZES)
 def test_factors_and_solutions(n: int, dtype: str) -> None:
     """23 matrices, which fill no number of vectors; what is not read is no number."""
     eps, rows = np.finfo(dtype).eps, RNG.permutation(n)
