@@ -52,7 +52,7 @@ class Classified(Metric):
             ShapeError: if it is not known.
         """
         shape = tuple(with_shape(predictions).shape)
-        if not is_labels(self.kind_of_outputs, shape) or len(shape) == 1:
+        if not is_labels(self.kind_of_outputs, shape) or len(shape) < 2:
             return 1
         if isinstance(shape[-1], Dim):
             raise ShapeError(f"{self.name}: the number of labels must be known, got {shape[-1]}")

@@ -63,6 +63,7 @@ class Metric(Named):
 
         Raises:
             ShapeError, DTypeError: if the operands do not fit.
+            DataError: if arrays hold what is no class, no label or no weight.
         """
 
     @abstractmethod
@@ -70,7 +71,7 @@ class Metric(Named):
         """The value for the total of `sums` over all batches; NaN where there was no sample."""
 
     def __call__(self, predictions: Any, targets: Any, weights: Any = None) -> float | NDArray[Any]:
-        """The value for whole arrays."""
+        """The value for whole arrays; errors as for `sums`."""
         return self.result(np.asarray(self.sums(predictions, targets, weights), np.float64))
 
 

@@ -60,6 +60,7 @@ def class_numbers(
 
     Raises:
         ShapeError, DTypeError, ArgumentError: if they do not fit.
+        DataError: if targets that are known hold what is no class or label.
     """
     predictions, targets = with_shape(predictions), with_shape(targets)
     shape = tuple(predictions.shape)
@@ -68,6 +69,7 @@ def class_numbers(
     if is_labels(outputs, shape):
         above, least = (0.0, 0.0) if outputs is None else (outputs.threshold, outputs.least)
         true = _reshaped(name, "targets of labels", targets, shape)
+        _check_bits(name, true, outputs)
         true = ops.cast(true, "float64") > least
         predicted = predictions > (above if threshold is None else threshold)
         return ops.cast(predicted, "int64"), ops.cast(true, "int64"), 2
@@ -92,6 +94,7 @@ def class_numbers(
             f"{name}: targets {shape_text(given)} are class numbers and must be integers, "
             f"got {targets.dtype.name}; cast them"
         )
+    _check_classes(name, targets, shape[-1])
     return predicted, ops.cast(ops.reshape(targets, shape[:-1]), "int64"), shape[-1]
 
 
@@ -108,11 +111,49 @@ def _check_shares(name: str, targets: Any) -> None:
         )
 
 
+def _check_classes(name: str, targets: Any, classes: Any) -> None:
+    """Look whether class numbers, where they are known, are those of classes.
+
+    Raises:
+        DataError: if one is not.
+    """
+    if isinstance(targets, np.ndarray) and isinstance(classes, int):
+        outside = (targets < 0) | (targets >= classes)
+        if outside.any():
+            where = tuple(np.argwhere(outside)[0].tolist())
+            raise DataError(
+                f"{name}: {place(where)} of the targets has the class {targets[where]}, outside the classes "
+                f"0..{classes - 1} of the predictions"
+            )
+
+
+def _check_bits(name: str, targets: Any, outputs: Outputs | None) -> None:
+    """Look whether targets of labels, where they are known, say whether each is true.
+
+    Raises:
+        DataError: if one does not.
+    """
+    if not isinstance(targets, np.ndarray) or targets.dtype == np.bool_:
+        return
+    if outputs is not None and outputs.least > 0:  # probabilities, of which the likelier counts
+        words, right = "0 and 1, or probabilities", (targets >= 0) & (targets <= 1)
+    else:
+        words, right = "0 and 1, or -1 and 1", (targets == 1) | (targets == 0)
+        if (targets == -1).any():
+            right = np.abs(targets) == 1
+    if not right.all():
+        where = tuple(np.argwhere(~right)[0].tolist())
+        raise DataError(
+            f"{name}: {place(where)} of the targets is {targets[where]}, expected {words}, of labels, each "
+            "true or not; of classes, predictions have an axis of them"
+        )
+
+
 def is_labels(outputs: Outputs | None, shape: tuple[Any, ...]) -> bool:
     """Whether predictions of a shape are labels, each true or not; not said, one output is."""
     if outputs is not None:
         return outputs.are == "labels"
-    return len(shape) == 1 or shape[-1] == 1
+    return len(shape) < 2 or shape[-1] == 1
 
 
 def weights_like(name: str, weights: Any | None, values: Any) -> Any:
@@ -120,11 +161,14 @@ def weights_like(name: str, weights: Any | None, values: Any) -> Any:
 
     Raises:
         ShapeError: if there is not one weight per sample.
+        DataError: if one that is known is negative or not finite.
     """
     shape = tuple(values.shape)
     if weights is None:
         return ones(shape)
     weights = ops.cast(_reshaped(name, "weights", with_shape(weights), shape[:1]), "float64")
+    if isinstance(weights, np.ndarray) and not ((weights >= 0) & (weights < np.inf)).all():
+        raise DataError(f"{name}: weights must be finite and not negative")
     column = ops.reshape(weights, (shape[0], *(1 for _ in shape[1:])))
     return ops.broadcast_to(column, shape)
 

@@ -89,7 +89,8 @@ class R2(_OfNumbers):
     """`1 - sum(r**2) / sum((t - mean(t))**2)`: the share of the targets' variance that is explained.
 
     The coefficient of determination. With several outputs per sample, the mean over outputs. Where
-    all targets of an output are equal: 1 if they are met, else 0, as scikit-learn has it.
+    all targets of an output are equal: 1 if they are met, else 0, as scikit-learn has it. NaN where a
+    prediction is NaN.
 
     The second sum is taken as `sum(t**2) - sum(t)**2 / n` in float64, so targets whose spread is less than
     1e-7 of their mean count as equal.
@@ -118,6 +119,6 @@ class R2(_OfNumbers):
         first, second, residual = sums[1:].reshape(3, -1)
         spread = second - first * first / total
         constant = spread <= ROUNDING * second
-        missed = residual > ROUNDING * second
+        met = np.where(np.isnan(residual), math.nan, residual <= ROUNDING * second)
         explained = 1 - residual / np.where(constant, 1, spread)
-        return float(np.mean(np.where(constant, np.where(missed, 0.0, 1.0), explained)))
+        return float(np.mean(np.where(constant, met, explained)))

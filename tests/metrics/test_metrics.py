@@ -301,6 +301,13 @@ def test_r2_of_equal_targets(value: float, count: int) -> None:
     assert metrics.R2()(targets + 0.2, targets) == 0
 
 
+def test_r2_of_nan_is_nan_for_equal_targets_too() -> None:
+    predictions = np.array([[1.0, 2.0], [math.nan, 2.0], [1.0, 2.0]])
+    assert math.isnan(metrics.R2()(predictions, np.array([[1.0, 2.0]] * 3)))
+    assert math.isnan(metrics.R2()(predictions[:, 0], np.array([1.0, 2.0, 4.0])))
+    assert metrics.R2()(np.array([math.inf, 1.0]), np.ones(2)) == 0
+
+
 def test_r2_far_from_zero() -> None:
     t = 1000 + problem(seed=11)
     p = t + 0.3 * problem(seed=12)
@@ -397,7 +404,24 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
      "auc: bins must be an even number of at least 2, got 7"),
     ("auc", lambda: metrics.AUC()(SCORES, LABELS), ShapeError,
      "auc: predictions must be labels (batch,) or (batch, labels), or 2 classes (batch, 2), got (24, 5)"),
-    ("label", lambda: metrics.Recall()(SCORES, LABELS + 1), DataError, "scatter_add: index 5 at "),
+    ("class", lambda: metrics.Recall()(SCORES, np.where(LABELS == 2, 5, LABELS)), DataError,
+     (f"recall: row {LABELS.tolist().index(2)} of the targets has the class 5, outside the classes 0..4 of "
+      "the predictions")),
+    ("class below", lambda: metrics.Accuracy()(SCORES, LABELS - 1), DataError,
+     f"accuracy: row {LABELS.tolist().index(0)} of the targets has the class -1, outside "),
+    ("label", lambda: metrics.Accuracy()(LOGITS, 2 * BITS), DataError,
+     (f"accuracy: row {BITS.tolist().index(1)} of the targets is 2, expected 0 and 1, or -1 and 1, of "
+      "labels, each true or not; of classes, predictions have an axis of them")),
+    ("label of three kinds", lambda: metrics.F1()(LOGITS[:3], np.array([-1, 1, 0])), DataError,
+     "f1: row 2 of the targets is 0, expected "),
+    ("label of NaN", lambda: metrics.AUC(outputs="labels")(LOGITS[:2], np.array([0.3, np.nan])), DataError,
+     "auc: row 1 of the targets is nan, expected 0 and 1, or probabilities, of labels, each "),
+    ("weights below 0", lambda: metrics.F1()(SCORES, LABELS, WEIGHTS - 1), DataError,
+     "f1: weights must be finite and not negative"),
+    ("weights of NaN", lambda: metrics.F1()(SCORES[:2], LABELS[:2], np.array([1, np.nan])), DataError,
+     "f1: weights must be finite and not negative"),
+    ("scalar classes", lambda: metrics.MatthewsCorrelation()(1.0, 1), ShapeError,
+     "matthews_correlation: predictions need a batch axis, got a scalar"),
     ("name", lambda: metrics.by_name("acuracy"), UnknownNameError,
      "metric 'acuracy' is not known: did you mean 'accuracy'? known are "),
     ("kind", lambda: metrics.as_metric(3), ArgumentError,

@@ -101,6 +101,23 @@ def test_groups_that_do_not_fill_an_epoch() -> None:
         assert distance(many, large) < 1e-12
 
 
+def test_groups_whose_rows_have_no_weight() -> None:
+    """The first batch of the first group, and all of the last group, which then has the gradient 0."""
+    weights = WEIGHTS.copy()
+    weights[:5] = weights[100:] = 0
+    given: dict[str, Any] = {"sample_weight": weights, "shuffle": False, "verbose": False}
+    many, large = (
+        md.Model(
+            [L.Input((7,), "float64"), L.Dense(11, activation="tanh"), L.Dense(3)],
+            loss="cross_entropy", optimizer="adam", seed=1, precision="float64",
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    many.fit(X, Y, batch_size=5, accumulate=4, epochs=2, **given)
+    large.fit(X, Y, batch_size=20, epochs=2, **given)
+    assert distance(many, large) < 1e-12
+
+
 def test_a_list_of_batches() -> None:
     """Of several sizes, which weigh by their rows."""
     parts = [slice(0, 10), slice(10, 13), slice(13, 33), slice(33, 40)]

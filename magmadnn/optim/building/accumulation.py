@@ -50,13 +50,15 @@ class Accumulation:
         begins = ops.greater(Operation(self._begins), 0.5)
         total = ops.where(begins, 0.0, self._total) + self._mass
         self._sums = [(self._total.node, total.node)]
+        # where no row so far has a weight the sums are 0, and so are the means, as in `weighted_mean`
+        inverse = 1.0 / ops.where(ops.greater(total, 0.0), total, 1.0)
         means = []
         for gradient, name in zip(gradients, names, strict=True):
             held = Tensor.wrap(np.zeros(bind_shape(gradient.shape, {}), gradient.dtype))
             slot = self.slots[f"{name}/accumulated"] = Variable(f"{name}/accumulated", held)
             summed = ops.where(begins, 0, slot) + gradient * ops.cast(self._mass, gradient.dtype)
             self._sums.append((slot.node, summed.node))
-            means.append(summed * ops.cast(1.0 / total, gradient.dtype))
+            means.append(summed * ops.cast(inverse, gradient.dtype))
         return means
 
     def kept(self, updates: Sequence[Updated]) -> list[Updated]:
