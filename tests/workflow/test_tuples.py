@@ -31,6 +31,12 @@ VALUES = [
     np.array(["ab", "c"]),
     np.array([True, False]),
     np.array([1 + 2j], np.complex64),
+    np.arange(7).astype(">f4"),
+    np.arange(7).astype(">i2"),
+    np.arange(3).astype(ml_dtypes.float8_e4m3fn),
+    np.array([(1, 2.5)], np.dtype([("a", "i1"), ("b", ">f8")], align=True)),
+    np.array([((1, [2, 3]),)], [("a", [("b", "i4"), ("c", "f4", (2,))])]),
+    np.ma.masked_array([1.0, 2.0], [False, False]),
 ]
 
 
@@ -48,6 +54,24 @@ def test_arrays_keep_bits_dtype_and_shape(value: Any) -> None:
 def test_bytes_and_json(value: Any) -> None:
     words, data = pack(value)
     assert unpack(words, bytes(data)) == value
+
+
+def test_bytes_with_gaps() -> None:
+    words, data = pack(memoryview(b"abcdef")[::2])
+    assert unpack(words, bytes(data)) == b"ace"
+
+
+@pytest.mark.parametrize("value", [{1: 2}, [{"a": ({None: 1},)}], {"a": {True: 0}}])
+def test_keys_that_json_would_change_are_refused(value: Any) -> None:
+    with pytest.raises(
+        DTypeError, match=r"put: the key (1|None|True) of a dict would become a text"
+    ):
+        pack(value)
+
+
+def test_masked_elements_are_refused() -> None:
+    with pytest.raises(DataError, match="put: elements are masked"):
+        pack(np.ma.masked_array([1.0, 2.0], [False, True]))
 
 
 def test_what_cannot_be_put_is_refused() -> None:

@@ -19,13 +19,20 @@ def pack(value: Any) -> Packed:
     """A value as words and buffer; the buffer is the value's own memory where it can be.
 
     Arrays are NumPy's, CuPy's (copied to the host) or what NumPy reads by `__array__`, of numbers, booleans,
-    fixed texts or records.
+    fixed texts or records. They keep their order of bytes. Tuples within JSON values become lists.
 
     Raises:
-        DTypeError: it is something else, or an array of Python objects.
+        DTypeError: it is something else, an array of Python objects, or a dict with a key that is no text,
+            which JSON would make one.
+        DataError: elements of an array are masked.
     """
     if isinstance(value, bytes | bytearray | memoryview):
-        return b"b", memoryview(value).cast("B")
+        raw = memoryview(value)
+        return b"b", raw.cast("B") if raw.c_contiguous else memoryview(raw.tobytes())
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DataError(
+            "put: elements are masked: fill them, or put the mask in an array of its own"
+        )
     kind = "a"
     if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
         value, kind = value.get(), "c"
@@ -40,7 +47,24 @@ def pack(value: Any) -> Packed:
         raise DTypeError(
             f"put: a {type(value).__name__} cannot be put: {error}; give an array, bytes or JSON values"
         ) from error
+    if (key := _key_that_changes(value)) is not None:
+        raise DTypeError(
+            f"put: the key {quoted(key[0])} of a dict would become a text, as JSON has no other keys; give "
+            "texts, or a list of pairs"
+        )
     return b"j", memoryview(text.encode())
+
+
+def _key_that_changes(value: Any) -> tuple[Any] | None:
+    """The first key of a dict in JSON values that is no text, in a tuple; None if there is none."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return (key,)
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return None
+    return next((found for one in value if (found := _key_that_changes(one)) is not None), None)
 
 
 def unpack(words: bytes, data: Any, begin: int = 0) -> Any:
@@ -102,7 +126,7 @@ def _words(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     text = dtype.str
     if dtype.names:
         text = json.dumps(np.lib.format.dtype_to_descr(dtype))
-    elif dtype.isbuiltin != 1 and dtype.kind not in "SUmM":
+    elif dtype.kind == "V":  # bfloat16 and the like, which are bytes without meaning by `str`
         text = dtype.name
     return f"{kind}{','.join(map(str, shape))}|{text}".encode()
 
@@ -124,7 +148,7 @@ def _parsed(words: bytes) -> tuple[str, tuple[int, ...], Any, int]:
 
 def _dtype(text: str) -> np.dtype[Any]:
     if text.startswith("["):
-        named: np.dtype[Any] = np.dtype([tuple(field) for field in json.loads(text)])
+        named: np.dtype[Any] = np.lib.format.descr_to_dtype(_descr(json.loads(text)))
         return named
     try:
         return np.dtype(text)
@@ -133,6 +157,14 @@ def _dtype(text: str) -> np.dtype[Any]:
 
         other: np.dtype[Any] = np.dtype(getattr(ml_dtypes, text))
         return other
+
+
+def _descr(fields: list[Any]) -> list[tuple[Any, ...]]:
+    """Fields of a record as NumPy describes them, of which JSON has made lists."""
+    return [
+        (name, _descr(kind) if isinstance(kind, list) else kind, *map(tuple, shape))
+        for name, kind, *shape in fields
+    ]
 
 
 def _on_gpu(array: Any) -> Any:
