@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from magmadnn.errors import DataError, DTypeError, UnknownNameError
 
@@ -77,3 +78,25 @@ def refuse_masked(what: str, value: Any) -> None:
         raise DataError(
             f"{what}: elements are masked: fill them, x.filled(value), or leave them out"
         )
+
+
+def converted(what: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The array in a dtype: floating-point numbers in any width, others where their kind stays or is widened.
+
+    Raises:
+        DTypeError: if a number would become one of a narrower kind, as 1.5 an integer; begins with `what`.
+        DataError: if an integer does not fit, or elements are masked.
+    """
+    refuse_masked(what, array)
+    if array.dtype == dtype:
+        return array
+    floats = is_floating(array.dtype) and is_floating(dtype)
+    loses_imaginary = is_complex(array.dtype) and not is_complex(dtype)
+    if loses_imaginary or not (floats or np.can_cast(array.dtype, dtype, "same_kind")):
+        raise DTypeError(f"{what}: expected {dtype.name}, got {array.dtype}; cast it")
+    with np.errstate(over="ignore"):
+        made = array.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(made, array):
+        wrong = array[made != array]
+        raise DataError(f"{what}: {wrong.flat[0]} does not fit into {dtype.name}")
+    return made

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.kernels.formula import DTYPES, KEPT
-from magmadnn.errors import DataError, DTypeError, GraphError, ShapeError
+from magmadnn.errors import GraphError, ShapeError
 from magmadnn.graph.body import is_of_step
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import axes_text, shape_text
+from magmadnn.memory import dtypes
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
 
@@ -100,21 +101,7 @@ def converted(node: Node, value: Any, device: int | None) -> Any:
 
             return arrays.converted(there, node.dtype)
     array = value if isinstance(value, np.ndarray) else as_array(value)
-    if array.dtype == node.dtype:
-        return array
-    floats = is_floating(array.dtype) and is_floating(node.dtype)
-    if not floats and not np.can_cast(array.dtype, node.dtype, "same_kind"):
-        raise DTypeError(
-            f"placeholder {node.name}: expected {node.dtype.name}, got {array.dtype}; cast it"
-        )
-    with np.errstate(over="ignore"):
-        made = array.astype(node.dtype)
-    if node.dtype.kind in "iu" and not np.array_equal(made, array):
-        wrong = array[made != array]
-        raise DataError(
-            f"placeholder {node.name}: {wrong.flat[0]} does not fit into {node.dtype.name}"
-        )
-    return made
+    return dtypes.converted(f"placeholder {node.name}", array, node.dtype)
 
 
 def _can_convert_there(dtype: np.dtype[Any], to: np.dtype[Any]) -> bool:

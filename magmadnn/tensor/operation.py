@@ -17,7 +17,8 @@ from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators, path_of_num
 from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec
 from magmadnn.memory import MANAGED, Kind
-from magmadnn.memory.dtypes import as_dtype, refuse_masked
+from magmadnn.memory.dtypes import as_dtype, converted, refuse_masked
+from magmadnn.memory.foreign import as_array
 
 from .init import Initializer
 from .lazy import LazyTensor
@@ -206,18 +207,20 @@ class Variable(Operation):
         return storage.tensor if isinstance(storage, LazyTensor) else storage
 
     def assign(self, value: Any) -> None:
-        """Give it new values of the same shape.
+        """Give it new values of the same shape; numbers are converted as those that are fed.
 
         Raises:
-            ShapeError: if the shape differs.
+            ShapeError: if the shape differs, or lists in a list differ in length.
+            DTypeError: if numbers would become some of a narrower kind: real, whole or truth values.
+            DataError: if an integer does not fit into the dtype, or elements are masked.
         """
-        array = np.asarray(value)
+        array = value if isinstance(value, np.ndarray) else as_array(value)
         if array.shape != self.shape:
             raise ShapeError(
                 f"variable {self.name}: expected shape {shape_text(self.shape)}, "
                 f"got {shape_text(array.shape)}"
             )
-        self.node.value.write(array.astype(self.dtype, copy=False))
+        self.node.value.write(converted(f"variable {self.name}", array, self.dtype))
 
 
 def _no_variable(name: object, storage: object) -> ArgumentError:

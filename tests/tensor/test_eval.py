@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.errors import DataError
+from magmadnn.errors import DataError, DTypeError, ShapeError
 from magmadnn.runtime import Executable
 
 X = np.random.default_rng(11).normal(size=(5, 7)).astype(np.float32)
@@ -32,6 +32,29 @@ def test_calls_give_equal_bits_and_compile_once() -> None:
     assert len(y._executables) == 1
     fresh = ops.softmax(x @ md.variable("w", X.T)).eval({x: X})
     np.testing.assert_array_equal(fresh.numpy(), first)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "error", "text"),
+    [
+        ("float32", [1j, 2], DTypeError, "variable v: expected float32, got complex128; cast it"),
+        ("bfloat16", [1j, 2], DTypeError, "variable v: expected bfloat16, got complex128; cast it"),
+        ("int32", [1.5, 2], DTypeError, "variable v: expected int32, got float64; cast it"),
+        ("int32", [2**40, 2], DataError, "variable v: 1099511627776 does not fit into int32"),
+        ("float32", ["1", "2"], DTypeError, "variable v: expected float32, got <U1; cast it"),
+        ("float32", [[1], [2, 3]], ShapeError, "a list of 2 does not make an array: its parts"),
+    ],
+)
+def test_values_of_another_kind_are_not_assigned(
+    dtype: str, given: Any, error: type[Exception], text: str
+) -> None:
+    v = md.variable("v", np.zeros(2), dtype=dtype)
+    with pytest.raises(error, match=text):
+        v.assign(given)
+    assert not np.asarray(v, np.float64).any()
+    for value in ([1, 2], np.array([1, 2], np.int8)):  # of a kind that is widened
+        v.assign(value)
+        assert np.asarray(v).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("make", [

@@ -86,7 +86,8 @@ def test_what_cannot_be_shared_is_copied() -> None:
     hidden = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], [[0, 1], [0, 0]])
     known = md.variable("known", np.ones((2, 2)))
     for call in (
-        asarray, md.linalg.inv, md.fft.fft, md.ops.sum, lambda x: md.variable("x", x), known.__add__
+        asarray, md.linalg.inv, md.fft.fft, md.ops.sum, lambda x: md.variable("x", x), known.__add__,
+        known.assign,
     ):  # fmt: skip
         with pytest.raises(errors.DataError, match="elements are masked: fill them"):
             call(hidden)

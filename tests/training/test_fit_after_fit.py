@@ -37,8 +37,8 @@ def network(optimizer: Any = None, **settings: Any) -> md.Model:
 
 
 def fit(model: md.Model, epochs: int = 1, x: Any = X, y: Any = Y, **options: Any) -> md.History:
-    options = {"batch_size": 8, "verbose": False} | options
-    return model.fit(x, y, epochs=epochs, **options)
+    sizes = {} if y is None else {"batch_size": 8}
+    return model.fit(x, y, epochs=epochs, **sizes | {"verbose": False} | options)
 
 
 def digest(model: md.Model) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.data.ring import Ready, Ring
-from magmadnn.errors import DataError, GraphError, NumericError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, GraphError, NumericError, ShapeError
 from magmadnn.training.loop import pieces
 from magmadnn.training.loop.pieces import Reader, flat
 from magmadnn.training.loop.sources import ArraySource, IterableSource
@@ -203,6 +203,12 @@ def test_iterables_give_the_bits_of_arrays(size: int) -> None:
     assert result(network(), lambda: iter(cut(size)), epochs=3) == wanted
 
 
+@pytest.mark.parametrize("size", [17, lambda epoch: 17], ids=["number", "function"])
+def test_a_size_of_batches_that_are_made_already_is_refused(size: Any) -> None:
+    with pytest.raises(ArgumentError, match="with an iterable, whose batches stay as they come"):
+        network().fit(cut(100), batch_size=size, verbose=False)
+
+
 def test_batches_of_other_sizes_and_dtypes_come_in_their_turn() -> None:
     odd = [*cut(17), (X[:5], Y[:5]), *cut(17), (X[:17].astype(np.float64), Y[:17]), *cut(50)]
     one_by_one = md.callbacks.LambdaCallback(on_batch_end=lambda fit: None)
@@ -272,8 +278,9 @@ def endless() -> Iterator[tuple[Array, Array]]:
         yield X[:10], Y[:10]
 
 
-def sources(folder: Path) -> dict[str, tuple[Any, ...]]:
-    return {"file": tuple(mapped(folder, X, Y)), "generator": (endless,)}
+def sources(folder: Path) -> dict[str, dict[str, Any]]:
+    x, y = mapped(folder, X, Y)
+    return {"file": {"x": x, "y": y, "batch_size": 2}, "generator": {"x": endless}}
 
 
 @pytest.mark.parametrize("kind", ["file", "generator"])
@@ -284,7 +291,7 @@ def test_stopping_ends_the_reader(tmp_path: Path, kind: str) -> None:
 
     data = sources(tmp_path)[kind]
     model = network()
-    assert model.fit(*data, batch_size=2, epochs=9, callbacks=[Stop()], verbose=False).stopped
+    assert model.fit(**data, epochs=9, callbacks=[Stop()], verbose=False).stopped
 
 
 @pytest.mark.parametrize("kind", ["file", "generator"])
@@ -295,7 +302,7 @@ def test_interrupts_end_both(tmp_path: Path, kind: str) -> None:
 
     data = sources(tmp_path)[kind]
     with pytest.raises(KeyboardInterrupt):
-        network().fit(*data, batch_size=2, epochs=10**6, callbacks=[Interrupt()], verbose=False)
+        network().fit(**data, epochs=10**6, callbacks=[Interrupt()], verbose=False)
 
 
 def test_an_interrupt_does_not_wait_for_a_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:

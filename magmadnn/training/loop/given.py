@@ -36,7 +36,7 @@ from magmadnn.errors import (
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Hinge
-from magmadnn.memory.dtypes import is_floating
+from magmadnn.memory.dtypes import is_floating, refuse_masked
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.unchanging import Noted
@@ -192,7 +192,7 @@ def as_batch(
     x, y and weights go by the names of inputs and outputs.
 
     Raises:
-        DataError: if it is something else.
+        DataError: if it is something else, or elements are masked.
     """
     if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
         got = type(item).__name__
@@ -208,6 +208,8 @@ def as_batch(
         x = _in_order(x, inputs, "inputs")
     targets = targets_for(outputs, y, "", device, True)
     batch = Batch(as_arrays(x, device, True), targets)
+    for array in (*batch.inputs, *batch.targets):
+        refuse_masked("a batch", array)
     sizes = [len(a) if a.ndim else 0 for a in [*batch.inputs, *batch.targets]]
     if not all(sizes) or len(set(sizes)) > 1:
         single = (

@@ -121,6 +121,7 @@ def _is_plain(array: Any) -> bool:
     return array.base is None or (type(array.base) is np.ndarray and array.base.base is None)
 
 
+_ROWS_OF_BATCH = 32  # batch_size where `fit` is not told one
 _NUMBERS = (
     "batch_size", "epochs", "validation_split", "shuffle", "accumulate", "memory_limit",
 )  # fmt: skip
@@ -227,7 +228,8 @@ def new_fit(
     shown = [] if verbose is False else for_verbosity(verbose)
     weighing = {"sample_weight": sample_weight, "class_weight": class_weight}
     if y is None:
-        given = _rows_of_stream(model, x, validation_split, (*weighing.values(), augment))
+        others = (*weighing.values(), augment)
+        given = _rows_of_stream(model, x, batch_size, validation_split, others)
     else:
         if validation_split and validation_data is not None:
             raise ArgumentError("fit: give validation_data or validation_split, not both")
@@ -330,12 +332,19 @@ def _data_by_name(x: Any, y: Any, sample_weight: Any, validation_data: Any) -> d
     return given | dict(zip(names, held_out, strict=False))
 
 
-def _rows_of_stream(model: Model, x: Any, validation_split: float, others: Iterable[Any]) -> _Rows:
+def _rows_of_stream(
+    model: Model,
+    x: Any,
+    batch_size: BatchSize,
+    validation_split: float,
+    others: Iterable[Any],
+) -> _Rows:
     """The batches that an iterable gives.
 
     Args:
         model: that is trained.
         x: as `fit` takes it where there is no y.
+        batch_size: as given.
         validation_split: as given.
         others: arguments that are for arrays too.
 
@@ -345,6 +354,11 @@ def _rows_of_stream(model: Model, x: Any, validation_split: float, others: Itera
     if validation_split or any(value is not None for value in others):
         what = "validation_split, sample_weight, class_weight and augment"
         raise ArgumentError(f"fit: {what} need x and y as arrays")
+    if batch_size != _ROWS_OF_BATCH:
+        raise ArgumentError(
+            f"fit: batch_size={batch_size!r} with an iterable, whose batches stay as they come: make them of "
+            "that size and leave batch_size out, or give x and y as arrays"
+        )
     return _Rows(stream_of(model, x))
 
 

@@ -290,7 +290,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             x: array, memory map, list of arrays for several inputs, dict by input name; or, without y, an
                 iterable of batches (x, y) or (x, y, weights), or a function that makes one for each epoch.
             y: targets: class numbers, or numbers; for several outputs a dict by name, or a list in order.
-            batch_size: samples of a step, or a function of the epoch; the last batch may be smaller.
+            batch_size: samples of a step, or a function of the epoch; the last batch may be smaller. Those of
+                an iterable stay as they come, and another size with it is refused.
             epochs: passes over the data; the number of the last one where initial_epoch is given.
             validation_data: (x, y) or (x, y, weights) that is evaluated after each epoch.
             validation_split: or the part of x and y, chosen by seed, that is kept back for that.

@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError, UnknownNameError
 from magmadnn.graph.op import Array
-from magmadnn.memory.dtypes import BFLOAT16, is_floating
+from magmadnn.memory.dtypes import BFLOAT16, is_floating, refuse_masked
 from magmadnn.memory.foreign import as_array
 
 
@@ -100,9 +100,10 @@ def checked_weights(what: str, given: Any, rows: int) -> Array:
 
     Raises:
         DTypeError: if they are something else than real numbers.
-        ShapeError, DataError: if there is not one for each row, or one is negative or not finite.
+        ShapeError, DataError: if there is not one for each row, or one is negative, not finite or masked.
     """
     given = as_array(given)
+    refuse_masked(what, given)
     if given.dtype.kind not in "biuf" and given.dtype != BFLOAT16:
         raise DTypeError(
             f"{what} must be a number for each row, got {given.dtype}; "
