@@ -16,6 +16,7 @@ import numpy as np
 
 from magmadnn.comm.arrays import as_bytes, dtype_of, sendable
 from magmadnn.errors import DataError
+from magmadnn.memory.dtypes import refuse_masked
 
 _HEAD: Final = struct.Struct("!IQ")
 Record = dict[str, Any]
@@ -25,7 +26,7 @@ def packed(record: Record, arrays: Sequence[Any] = ()) -> list[Any]:
     """The buffers of a record.
 
     Raises:
-        DataError: if a value cannot be written as JSON.
+        DataError: if a value cannot be written as JSON, or elements are masked.
         DTypeError: if an array holds objects.
     """
     arrays = [np.ascontiguousarray(sendable_array(array)) for array in arrays]
@@ -41,8 +42,17 @@ def packed(record: Record, arrays: Sequence[Any] = ()) -> list[Any]:
 
 
 def sendable_array(value: Any) -> Any:
-    """An array whose dtype has a name; of objects and text it is refused."""
-    return sendable(np.asarray(value, order="C"), "workers")
+    """An array as workers read it by the name of its dtype, in this machine's order of bytes.
+
+    Raises:
+        DTypeError: if it holds objects.
+        DataError: if elements are masked.
+    """
+    refuse_masked("workers", value)
+    array = np.asarray(value, order="C")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return sendable(array, "workers")
 
 
 def send(connection: socket.socket, buffers: Sequence[Any]) -> None:

@@ -250,6 +250,34 @@ def test_memory_maps_train_like_arrays(tmp_path):
     assert same(first, second)
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">f2", ">i2", ">i4"])
+def test_arrays_of_the_other_order_of_bytes_train_like_others(dtype):
+    def trained(way, x, y):
+        model = network()
+        given = {"batch_size": 17, "epochs": 2, "verbose": False}
+        if way == "many":
+            md.fit_many([model], x, y, **given)
+        elif way == "batches":
+            model.fit([(x, y)], verbose=False)
+        else:
+            model.fit(x, y, **given)
+        return model
+
+    # the bytes of small whole numbers, read the other way round, are finite: nothing would be looked at again
+    x, y = np.round(X).astype(dtype), Y
+    native = x.astype(x.dtype.newbyteorder("="))
+    for way in ("fit", "many", "batches"):
+        assert same(trained(way, x, y), trained(way, native, y))
+        assert same(trained(way, native, y.astype(">i4")), trained(way, native, y))
+    model, other = trained("fit", x, y), trained("fit", native, y)
+    assert np.array_equal(model.predict(x), other.predict(native))
+    for array in (x, native):  # the next fit sees what was written meanwhile
+        array[:] = array[::-1].copy()
+    model.fit(x, y, batch_size=17, epochs=2, verbose=False)
+    other.fit(native, y, batch_size=17, epochs=2, verbose=False)
+    assert same(model, other)
+
+
 def test_nan_names_the_first_operation_and_layer_and_keeps_parameters():
     model = network(optimizer=md.optim.SGD(0.1))
     bad = np.array([1.0, np.nan, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], np.float32)

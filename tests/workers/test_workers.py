@@ -79,6 +79,16 @@ def test_all_workers_answer_with_values_and_arrays(count: int, three: md.workers
     np.testing.assert_array_equal(first[-1].arrays[0], (2 * size + sum(range(size))) * x)
 
 
+@pytest.mark.parametrize("dtype", [">f8", ">i2", ">c8"])
+def test_arrays_of_the_other_order_of_bytes_arrive_as_the_same_numbers(
+    dtype: str, three: md.workers.Workers
+) -> None:
+    x = np.arange(1, 7).reshape(2, 3).astype(dtype)
+    for answer in three.call("tests.total", 2, [x]):
+        assert answer.arrays[0].dtype == x.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(answer.arrays[0], 9 * x)
+
+
 def test_each_worker_may_get_its_own(three: md.workers.Workers) -> None:
     arrays = [[np.full((2,), k, ml_dtypes.bfloat16)] for k in (1, 2, 3)]
     answers = three.scatter("tests.total", [5, 5, 5], arrays)
@@ -205,6 +215,8 @@ def test_wrong_arguments_are_refused(three: md.workers.Workers) -> None:
         three.call("tests.total", {1, 2}, [np.ones(1)])
     with pytest.raises(DTypeError, match="dtype object"):
         three.call("tests.total", 1, [np.array([{}])])
+    with pytest.raises(DataError, match="workers: elements are masked"):
+        three.call("tests.total", 1, [np.ma.masked_array([1.0, 2.0], [False, True])])
     with pytest.raises(ArgumentError, match=r"'tests.total' is the name of"):
         handler("tests.total")(lambda worker, arguments, arrays: None)
     assert "tests.total" in handlers._handlers

@@ -239,7 +239,13 @@ def as_arrays(value: Any, device: int | None = None, in_order: bool = False) -> 
 
 
 def placed(value: Any, device: int | None, in_order: bool = False) -> Array:
-    """An array on the host; or where it lies, if that is this device and kernels know the dtype."""
+    """An array on the host; or where it lies, if that is this device and kernels know the dtype.
+
+    One of the other order of bytes is converted, as kernels go by the name of a dtype; mapped files are when
+    rows are read.
+    """
+    if isinstance(value, np.ndarray) and not (value.dtype.isnative or is_mapped(value)):
+        value = value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, OnDemand) or (device is None and isinstance(value, np.ndarray)):
         made: Any = value
         return made  # type: ignore[no-any-return]
@@ -260,7 +266,7 @@ def inputs_for(
         GraphError, ShapeError: if their number, names or shapes do not fit.
     """
     if type(value) is np.ndarray and len(inputs) == 1 and value.ndim:
-        if value.shape[1:] == inputs[0].shape[1:]:
+        if value.shape[1:] == inputs[0].shape[1:] and value.dtype.isnative:
             return [value]  # the usual case, as fast as can be: a prediction may take microseconds
     if isinstance(value, Mapping):
         value = _in_order(value, [p.name for p in inputs], "inputs", f"{what}: ")

@@ -235,7 +235,10 @@ def sent(values: tuple[Any, ...], device: int) -> tuple[Any, ...]:
     found = [
         a for v in values if v is not None and not is_foreign_data(v) for _, a in leaves(v, "x")
     ]
-    can = all(isinstance(a, np.ndarray) and a.dtype.name in KEPT and a.size for a in found)
+    can = all(
+        isinstance(a, np.ndarray) and a.dtype.isnative and a.dtype.name in KEPT and a.size
+        for a in found
+    )
     if not can or not is_plain(*values) or sum(a.nbytes for a in found) > Room(device).nbytes:
         return values
 

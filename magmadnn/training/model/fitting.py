@@ -115,8 +115,11 @@ class LastFit:
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether it is an array of NumPy, in memory that is NumPy's: so none that is mapped from a file."""
-    if type(array) is not np.ndarray:
+    """Whether it is an array of NumPy, in memory that is NumPy's and in the machine's order of bytes.
+
+    So none that is mapped from a file, and none that is converted first.
+    """
+    if type(array) is not np.ndarray or not array.dtype.isnative:
         return False
     return array.base is None or (type(array.base) is np.ndarray and array.base.base is None)
 

@@ -225,7 +225,7 @@ def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequen
 
 @cache  # to ask NumPy for a name takes two microseconds
 def _is_known(dtype: np.dtype[Any]) -> bool:
-    return dtype.name in DTYPES
+    return dtype.isnative and dtype.name in DTYPES
 
 
 LONGEST = 4096  # batches of a leg in one go, for which there is room to keep outputs and settings

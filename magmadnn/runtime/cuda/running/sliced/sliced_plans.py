@@ -34,7 +34,7 @@ def can_slice(
     return (
         all(is_gpus_own(work) for work in plan.work if is_collective(work))
         and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
-        and all(a.dtype.name in KEPT and a.size for a in data.values())
+        and all(a.dtype.isnative and a.dtype.name in KEPT and a.size for a in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
         and all(
             v in plan.in_place
