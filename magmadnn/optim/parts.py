@@ -162,7 +162,9 @@ class ClipValue(Part):
 class ClipNorm(Transform):
     """g * clip_norm / norm where norm > clip_norm; norm is that of all gradients as one vector.
 
-    Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1. PyTorch adds 1e-6 to the norm; here it is exact.
+    Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1. PyTorch adds 1e-6 to the norm; here it is exact. Where
+    squares of gradients are beyond the dtype's range (norms above 1.8e19 in float32) all becomes NaN, which
+    ends a training, and not 0, with which it would stand still.
     """
 
     spreads: ClassVar[bool] = True
@@ -178,7 +180,7 @@ class ClipNorm(Transform):
         count: Any,
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """See `Transform`."""
-        norm = ops.sqrt(over_parameters([ops.sum(g * g) for g in gradients]))
+        norm = _within_range(ops.sqrt(over_parameters([ops.sum(g * g) for g in gradients])))
         limit = settings["clip_norm"]
         factor = limit / ops.maximum(norm, limit)
         return [g * ops.cast(factor, g.dtype) for g in gradients], [{} for _ in gradients]
@@ -352,8 +354,8 @@ class LayerRate(Part):
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any
     ) -> tuple[Any, dict[str, Any]]:
         """See `Part`."""
-        decay, of_w, of_g = settings["weight_decay"], ops.norm(w), ops.norm(g)
-        both = ops.logical_and(of_w > 0, of_g > 0)
+        decay, of_w, of_g = settings["weight_decay"], ops.norm(w), _within_range(ops.norm(g))
+        both = ops.logical_and(of_w > 0, ops.not_equal(of_g, 0))
         rate = _ratio(settings["trust_coefficient"] * of_w, of_g + decay * of_w, both)
         return rate * (g + decay * w), {}
 
@@ -369,8 +371,13 @@ class LayerNormRatio(Part):
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any
     ) -> tuple[Any, dict[str, Any]]:
         """See `Part`."""
-        of_w, of_g = ops.norm(w), ops.norm(g)
-        return _ratio(of_w, of_g, ops.logical_and(of_w > 0, of_g > 0)) * g, {}
+        of_w, of_g = ops.norm(w), _within_range(ops.norm(g))
+        return _ratio(of_w, of_g, ops.logical_and(of_w > 0, ops.not_equal(of_g, 0))) * g, {}
+
+
+def _within_range(norm: Any) -> Any:
+    """A norm that is divided by: NaN where it is infinite, so that no quotient is 0 unnoticed."""
+    return ops.where(norm < np.inf, norm, np.nan)
 
 
 def _ratio(top: Any, bottom: Any, condition: Any) -> Any:

@@ -51,6 +51,15 @@ def test_clip_norm_of_zero_gradients_is_no_nan() -> None:
     np.testing.assert_array_equal(w, np.zeros(3))
 
 
+@pytest.mark.parametrize(
+    "rule", [optim.SGD(1.0, clip_norm=1.0), optim.LARS(1.0), optim.chain(optim.LayerNormRatio())]
+)
+def test_a_norm_beyond_the_range_is_noticed(rule: optim.Optimizer) -> None:
+    """Its squares are infinite in float64; divided by that the step would be 0, and training stand still."""
+    (w,) = moved(rule, np.array([3e170, 4e170]), start=1.0)
+    assert np.isnan(w).all()
+
+
 def test_value_is_clipped_before_norm() -> None:
     (w,) = moved(optim.SGD(1.0, clip_value=3.0, clip_norm=2.5), np.array([30.0, 4.0]))
     np.testing.assert_allclose(w, np.array([-3.0, -3.0]) * 2.5 / np.sqrt(18), rtol=1e-15)
