@@ -181,7 +181,45 @@ def test_targets_of_places_go_with_transforms_that_move_nothing():
     of_places([augment.Mixup()], np.zeros((*X.shape[:3], 4), np.float32))
 
 
+@pytest.mark.parametrize(
+    ("loss", "outputs", "targets"),
+    [
+        ("binary_cross_entropy", 1, Y % 2),
+        ("binary_cross_entropy", 3, np.stack([Y % 2, Y // 2, Y == 1], axis=1)),
+        ("mse", 1, Y[:, None]),
+        ("mse", 2, np.stack([Y, 7 - Y], axis=1)),
+        ("cross_entropy", 4, np.eye(4, dtype=int)[Y]),
+    ],
+)
+def test_mixup_mixes_whole_numbers_that_are_no_class_numbers_as_such(loss, outputs, targets):
+    """Only [rows] and [rows, 1] beside several outputs number classes."""
+
+    def trained(y):
+        layers = [md.layers.Input(X.shape[1:]), md.layers.Flatten(), md.layers.Dense(outputs)]
+        made = md.Model(layers, loss=loss, optimizer="sgd", seed=1)
+        return made.fit(X, y, batch_size=17, verbose=False, augment=[augment.Mixup(0.5)])["loss"]
+
+    wanted = trained(targets.astype(np.float32))
+    assert trained(targets) == wanted
+    if set(np.unique(targets)) <= {0, 1}:
+        assert trained(targets.astype(bool)) == wanted
+
+
+def test_mixup_numbers_two_classes_by_truth_values_too():
+    def trained(y):
+        layers = [md.layers.Input(X.shape[1:]), md.layers.Flatten(), md.layers.Dense(2)]
+        made = md.Model(layers, loss="cross_entropy", optimizer="sgd", seed=1)
+        return made.fit(X, y, batch_size=17, verbose=False, augment=[augment.Mixup(0.5)])["loss"]
+
+    assert trained(Y > 1) == trained((Y > 1).astype(int))
+
+
 MISTAKES = {
+    "fit: Mixup mixes targets, and hinge takes whole ones: leave one out, or take "
+    '"binary_cross_entropy"': lambda: (
+        md.Model([md.layers.Input(X.shape[1:]), md.layers.Flatten(), md.layers.Dense(1)], loss="hinge",
+                 optimizer="sgd").fit(X, Y % 2, augment=[augment.Mixup()])
+    ),
     f"fit: RandomFlip moves pixels, and y has targets for places, of shape {AREA}, {STAY}": (
         lambda: of_places([augment.RandomBrightness(), augment.RandomFlip()], PLACES)
     ),

@@ -141,7 +141,7 @@ class Pipeline:
         if self.classes is None:
             return targets.astype(np.float32)
         found = np.zeros((len(rows), self.classes), np.float32)
-        np.put_along_axis(found, targets.reshape(-1, 1), 1.0, 1)
+        np.put_along_axis(found, targets.reshape(-1, 1).astype(np.int64, copy=False), 1.0, 1)
         return found
 
     def _use(self, number: int) -> str:

@@ -18,6 +18,7 @@ from magmadnn.memory.on_demand import OnDemand
 from magmadnn.runtime.threads import MOST
 from magmadnn.training.loop.augmented_source import AugmentedSource, DrawnSource
 from magmadnn.training.loop.given import gpu_of
+from magmadnn.training.objective.heads import heads_of
 
 from .augmented_step import StepAugmentation, can_be_in_step
 
@@ -59,6 +60,11 @@ def transforms_for(
     if found and isinstance(found[-1], Mixup) and weights is not None:
         raise ArgumentError(
             "fit: Mixup mixes targets, and sample_weight or class_weight weighs samples: leave one out"
+        )
+    if found and isinstance(found[-1], Mixup) and heads_of(model)[0].loss.outputs == "margins":
+        raise ArgumentError(
+            f"fit: Mixup mixes targets, and {heads_of(model)[0].loss.name} takes whole ones: leave one out, "
+            'or take "binary_cross_entropy"'
         )
     return found
 
@@ -119,13 +125,14 @@ def augmented_step(
 
 def _pipeline(model: Model, transforms: tuple[Augmentation, ...], targets: Array) -> Pipeline:
     made, width = model.preparation, model.outputs[0].shape[-1]
-    numbered = isinstance(transforms[-1], Mixup) and targets.dtype.kind in "iub"
+    classes = width if isinstance(width, int) and width > 1 else None
+    numbered = targets.dtype.kind in "iub" and targets.shape[1:] in ((), (1,))
     return Pipeline(
         transforms,
         model.seed,
         mean=made.mean if isinstance(made, Preparation) else None,
         std=made.std if isinstance(made, Preparation) else None,
-        classes=width if numbered and isinstance(width, int) else None,
+        classes=classes if numbered and isinstance(transforms[-1], Mixup) else None,
     )
 
 
