@@ -9,6 +9,7 @@ import numpy as np
 
 from magmadnn.calls import checked_call
 from magmadnn.dmath.client import arranging, combining, files, ordering, spectra
+from magmadnn.dmath.client.checking import real, whole
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
@@ -39,18 +40,20 @@ def session_of(name: str, *operands: Any) -> Session:
     )
 
 
-_SETTINGS = {"elu": "alpha", "leaky_relu": "slope", "round": "decimals"}
+_SETTINGS = {"elu": ("alpha", real), "leaky_relu": ("slope", real), "round": ("decimals", whole)}
 
 
 def _pointwise(name: str, count: int) -> Callable[..., Matrix]:
     if count == 1:
 
         def function(x: Matrix, /, *, layout: LayoutLike = None, **settings: Any) -> Matrix:
+            known, kind = _SETTINGS.get(name, ("", real))
             for key in settings:  # which only workers would see
-                if key != (known := _SETTINGS.get(name)):
+                if key != known:
                     names = [n for n in ("layout", known) if n]
                     raise UnknownArgumentError.of(f"{name}: argument", key, names)
-            return session_of(name, x).apply(name, x, layout=layout, **settings)
+            given = {key: kind(name, key, value) for key, value in settings.items()}
+            return session_of(name, x).apply(name, x, layout=layout, **given)
 
     else:
 
@@ -179,9 +182,10 @@ def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Matrix:
     sizes = [x.shape[axis] if -x.ndim <= axis < x.ndim else None for x in (left, right)]
     if sizes[0] is None or sizes[0] != sizes[1]:
         raise ShapeError(f"vecdot: axis {axis} of shapes {left.shape} and {right.shape} differs")
+    left, right = (combining.moveaxis(x, axis, -1) for x in (left, right))
     first = session.apply("conj", left) if left.dtype.kind == "c" else left
     dtype = np.result_type(left.dtype, right.dtype)
-    summed = session.reduce("sum", session.apply("multiply", first, right), axis=axis)
+    summed = session.reduce("sum", session.apply("multiply", first, right), axis=-1)
     return summed.astype(dtype, copy=False)
 
 
@@ -191,12 +195,16 @@ def dot(a: Any, b: Any, /) -> Matrix:
 
 
 def norm(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> Matrix:
-    """Square root of the sum of `|x|^2`, over axes or all elements, scaled so that none overflows."""
+    """Square root of the sum of `|x|^2`, over axes or all elements; each is scaled by its largest element, so
+    that nothing overflows and nothing that counts is lost.
+    """
     session = session_of("norm", x)
     axes = reducing.axes_of("norm", axis, x.ndim)
     shape = reducing.reduced_shape(x.shape, axes, keepdims)
     dtype = reducing.real_dtype(_factored_dtype(x))
-    return session._new("norm", [x], shape, dtype, axis=list(axes), keepdims=bool(keepdims))
+    settings: dict[str, Any] = {"fixed": True} if session._fixed else {}
+    settings |= {"axis": list(axes), "keepdims": bool(keepdims)}
+    return session._new("norm", [x], shape, dtype, **settings)
 
 
 def _factored_dtype(*arrays: Matrix) -> np.dtype[Any]:
@@ -245,12 +253,16 @@ def solve(a: Matrix, b: Any, /, *, layout: LayoutLike = None) -> Matrix:
 
 def tril(x: Matrix, /, *, k: int = 0) -> Matrix:
     """The matrix with zeros above its k-th diagonal."""
-    return session_of("tril", x)._new("tri", [x], x.shape, x.dtype, lower=True, k=int(k))
+    return session_of("tril", x)._new(
+        "tri", [x], x.shape, x.dtype, lower=True, k=whole("tril", "k", k)
+    )
 
 
 def triu(x: Matrix, /, *, k: int = 0) -> Matrix:
     """The matrix with zeros below its k-th diagonal."""
-    return session_of("triu", x)._new("tri", [x], x.shape, x.dtype, lower=False, k=int(k))
+    return session_of("triu", x)._new(
+        "tri", [x], x.shape, x.dtype, lower=False, k=whole("triu", "k", k)
+    )
 
 
 def add_row_col_sum(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from magmadnn.comm.sites import raised_at
 from magmadnn.dmath.arrays import files, making
 from magmadnn.dmath.arrays.kept import Kept
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.replicas import Replica, copied, held_bytes
 from magmadnn.dmath.arrays.team import Array, Failed, Team
 from magmadnn.dmath.arrays.tracing import Trace
 from magmadnn.dmath.devices import on_devices
@@ -39,31 +40,6 @@ Record = dict[str, Any]
 
 
 Weights = dict[str, tuple[Callable[[], Array], np.dtype[Any], Layout]]
-
-
-@dataclass
-class Replica:
-    """A copy on other workers, which is made again when the array has changed.
-
-    Attributes:
-        source: the array.
-        layout: of the copy.
-        copy: as it was at the version `version` of the array; None before the first use.
-        failed: why the client may not write to it, until that is told.
-    """
-
-    source: Parts
-    layout: Layout
-    copy: Parts | None = None
-    version: int = -1
-    failed: Failed | None = None
-
-    def fresh(self) -> Parts:
-        """The copy, as the array is now."""
-        if self.copy is None or self.version != self.source.data.version:
-            self.copy = remap(self.source, self.layout)
-            self.version = self.source.data.version
-        return self.copy
 
 
 @dataclass
@@ -163,7 +139,7 @@ class Worker:
             if isinstance(target, Parts):
                 target.data.failed = target.data.failed or failed  # of its views too
             elif isinstance(target, Replica):
-                target.failed = target.failed or failed
+                target.whole.failed = target.whole.failed or failed
         return {"error": failed.json()}, None
 
     def _carried_out(
@@ -174,12 +150,17 @@ class Worker:
             return _ANSWERS[op](self, *operands, **settings)
         if op == "array":
             made: Any = self._created(op, settings, flat)
+        elif op == "replica":
+            made = copied(self.arrays[record["in"][0]], **settings)  # type: ignore[arg-type]  # none that failed
         elif op in _CREATIONS:
             made = self._created(op, settings, None)
         elif op in _OPS:
             made = _OPS[op](self, *operands, **settings)
         elif op in OPERATIONS:
             made = OPERATIONS[op](*operands, **settings)
+            given = self.arrays[record["in"][0]] if op in _VIEWS else None
+            if isinstance(given, Replica):
+                made = given.seen(partial(OPERATIONS[op], **settings), made)
         else:
             made = elementwise.apply(op, operands, **settings)
         if "out" in record:
@@ -223,7 +204,7 @@ _AGREED_FROM = 1 << 28  # bytes of a part from which workers ask each other whet
 def _why_not(found: Any) -> Failed | None:
     """Why an operand has no values, if it has none."""
     if isinstance(found, Replica):
-        return found.failed or found.source.data.failed
+        return found.whole.failed or found.source.data.failed
     if isinstance(found, Parts):
         return found.data.failed
     return found if isinstance(found, Failed) else None
@@ -235,8 +216,8 @@ def _forgive(found: Any) -> None:
     If it has changed nothing, the values from before count again.
     """
     if isinstance(found, Replica):
-        if found.failed is not None:
-            found.failed = None
+        if found.whole.failed is not None:
+            found.whole.failed = None
             return  # a write to the original is told later
         found = found.source
     if isinstance(found, Parts) and found.data.failed is not None:
@@ -282,10 +263,12 @@ def _weight(worker: Worker, name: str) -> Parts:
 _OPS: dict[str, Callable[..., Any]] = {
     "weight": _weight,
     "matmul": _matmul,
-    "replica": lambda worker, x, layout: Replica(x, layout),
 }
 _CREATIONS: dict[str, Callable[..., Parts]] = {
     "full": making.full,
+    "full_complex": lambda team, layout, dtype, parts: making.full(
+        team, layout, dtype, complex(*parts)
+    ),
     "eye": making.eye,
     "arange": making.arange,
     "random": making.random,
@@ -321,14 +304,11 @@ def _info(worker: Worker, x: Parts) -> tuple[Any, None]:
 def _counters(worker: Worker) -> tuple[Any, None]:
     kept = worker.team.kept
     lines = {line: vars(count).copy() for line, count in worker.team.lines.items()}
-    arrays = sum(
-        b.nbytes for x in worker.arrays.values() if isinstance(x, Parts) for b in x.blocks.values()
-    )
     return {
         "lines": lines,
         "kept_bytes": kept.nbytes,
         "saved_bytes": kept.saved_bytes,
-        "array_bytes": arrays,
+        "array_bytes": held_bytes(list(worker.arrays.values())),
         "buffer_bytes": worker.team.buffer_bytes,
         "page_faults": _page_faults(),
     }, None
@@ -421,5 +401,6 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "strict": _strict,
     "graphs": _graphs,
 }
+_VIEWS = {"view", "transpose"}
 _WRITES = {"assign", "in_place", "add_row_col_sum"}  # to their first operand
 _MAY_SEND = {"remap", "replica", *_CREATIONS, "array", *_ANSWERS}

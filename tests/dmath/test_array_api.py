@@ -450,6 +450,24 @@ KEYWORDS: dict[str, Case] = {
     "vecdot": (lambda w: d.vecdot(w(Z), w(V[:4])), np.vecdot(Z, V[:4])),
     "cross": (lambda w: d.cross(w(P), w(V[:3])), np.cross(P, V[:3])),
     "trace": (lambda w: d.trace(w(A), dtype="float32"), np.trace(A.astype(np.float32), dtype=np.float32)),
+    "vecdot of axes": (lambda w: d.vecdot(w(M), w(V[:5]), axis=0), np.vecdot(M, V[:5], axis=0)),
+    "cross of axes": (lambda w: d.cross(w(M[:3]), w(V[:3]), axis=0), np.cross(M[:3], V[:3], axis=0)),
+    "norm of small rows": (
+        lambda w: d.norm(w(M * 10.0 ** np.array([[300, 0, -160, 9, -300]]).T), axis=1),
+        np.linalg.norm(M, axis=1) * 10.0 ** np.array([300, 0, -160, 9, -300]),
+    ),
+    "softmax of bytes": (
+        lambda w: d.softmax(w(np.array([[-128, 127], [5, 4]], np.int8))),
+        np.array([[np.exp(-255.0), 1], [1 / (1 + np.exp(-1.0)), 1 / (1 + np.e)]]),
+    ),
+    "log_softmax of truths": (
+        lambda w: d.log_softmax(w(T[:1, :2]), axis=1),
+        T[:1, :2] - np.log(np.exp(1.0 * T[:1, :2]).sum(axis=1, keepdims=True)),
+    ),
+    "cumulative_sum of halves": (
+        lambda w: d.cumulative_sum(w(np.ones((1, 4100), np.float16)), axis=1)[:, 2046::1025],
+        np.array([[2047, 3072, 4096]], np.float16),
+    ),
     "cholesky": (lambda w: d.cholesky(w(np.triu(S)), upper=True), np.linalg.cholesky(S).T),
     "cholesky complex": (
         lambda w: d.matmul(d.conj(d.cholesky(w(H), upper=True)).T, d.cholesky(w(H), upper=True)), H

@@ -266,6 +266,38 @@ def test_whole_sessions_have_the_same_bits_for_any_number_of_workers() -> None:
             assert (one == value).all()
 
 
+def test_sums_have_the_same_bits_in_any_layout() -> None:
+    """A library's order of a sum depends on strides: one column was added otherwise than three."""
+    x = np.random.default_rng(8).normal(size=(1037, 3))
+    shares = np.exp(x) / np.exp(x).sum(axis=0)
+    expected = {
+        "sum": x.sum(0),
+        "mean": x.mean(0),
+        "var": x.var(0),
+        "norm": (x * x).sum(0) ** 0.5,
+        "softmax": shares,
+        "log_softmax": np.log(shares),
+        "norm of all": np.linalg.norm(x),
+    }
+    found: dict[str, set[bytes]] = {name: set() for name in expected}
+
+    def script(w: dm.Session, check: Check) -> None:
+        for layout in (dm.Rows(), dm.Columns(), dm.Blocks((100, 2))):
+            turned = w.array(np.ascontiguousarray(x.T), layout=layout).T
+            for a in (w.array(x, layout=layout), turned):
+                for name, value in expected.items():
+                    made = dm.norm(a) if name == "norm of all" else getattr(dm, name)(a, axis=0)
+                    check(made, value)
+
+    arrays: list[np.ndarray] = []
+    script(alone(deterministic="layout"), lambda one, value: arrays.append(np.asarray(one)))
+    for workers in (2, 3):
+        arrays += gathered(script, workers, deterministic="layout")[0]
+    for number, one in enumerate(arrays):
+        found[list(expected)[number % len(expected)]].add(one.tobytes())
+    assert {name: len(bits) for name, bits in found.items()} == dict.fromkeys(found, 1)
+
+
 def test_backward_products_need_no_messages_when_blocks_were_kept() -> None:
     x = np.random.default_rng(4).integers(-4, 5, (12, 8)).astype(float)
     weights = np.random.default_rng(5).integers(-4, 5, (8, 6)).astype(float)

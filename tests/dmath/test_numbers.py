@@ -59,6 +59,55 @@ def test_a_number_keeps_its_type_after_an_equal_one(one: Any, x: Any, first: str
         np.testing.assert_array_equal(found, expected, err_msg=f"{name} {number!r}")
 
 
+BEYOND = (
+    lambda w, x: x.__setitem__(0, 300),
+    lambda w, x: x.__setitem__(0, float("nan")),
+    lambda w, x: x.__setitem__(slice(None), [1, 300, 2]),
+    lambda w, x: w.full(3, -129, dtype="int8"),
+    lambda w, x: w.full(3, float("inf"), dtype="int64"),
+    lambda w, x: w.full(3, "2"),
+    lambda w, x: w.array([1, 300], dtype="int8"),
+    lambda w, x: w.arange(0, 300, 100, dtype="int8"),
+    lambda w, x: w.arange(0, float("nan")),
+    lambda w, x: md.dmath.leaky_relu(x, slope="a"),
+    lambda w, x: md.dmath.round(x, decimals=1.5),
+    lambda w, x: md.dmath.round(x > 0, decimals=2),
+    lambda w, x: md.dmath.tril(x[:, None], k=0.5),
+    lambda w, x: md.dmath.roll(x, (1, 2, 3), axis=(0, 0)),
+    lambda w, x: md.dmath.reshape(x, (3.0, 1)),
+    lambda w, x: md.dmath.diff(x, n=-1),
+    lambda w, x: md.dmath.meshgrid(x, x, indexing="yx"),
+    lambda w, x: w.full(3, 1j),
+)
+
+
+@pytest.mark.parametrize("number", range(len(BEYOND)))
+def test_numbers_that_do_not_fit_are_refused_before_workers_see_them(one: Any, number: int) -> None:
+    """On a worker they were errors of NumPy's, for which all workers were ended."""
+    x = one.array(np.arange(3, dtype=np.int8))
+    with pytest.raises(MagmaDNNError):
+        BEYOND[number](one, x)
+    np.testing.assert_array_equal(np.asarray(x), np.arange(3))
+
+
+def test_numbers_of_numpys_types_and_complex_ones(one: Any) -> None:
+    d, y = md.dmath, np.arange(6.0).reshape(2, 3)
+    Y, place = one.array(y), np.int64(1)
+    for found, expected in (
+        (d.roll(Y, place, axis=place), np.roll(y, 1, axis=1)),
+        (d.reshape(Y, np.int64(6)), y.reshape(6)),
+        (d.tensordot(Y, Y.T, axes=place), y @ y.T),
+        (d.moveaxis(Y, np.int64(0), place), y.T),
+        (d.tile(Y, np.int64(2)), np.tile(y, 2)),
+        (one.zeros(np.int64(3)), np.zeros(3)),
+        (one.full(2, 1 - 2j, dtype="complex64"), np.full(2, 1 - 2j, np.complex64)),
+        (one.full(2, np.float32(0.5)), np.full(2, 0.5)),
+    ):
+        np.testing.assert_array_equal(np.asarray(found), expected)
+    Y[:, 1] = [7, 8]
+    np.testing.assert_array_equal(np.asarray(Y), [[0, 7, 2], [3, 8, 5]])
+
+
 def test_one_element_is_formatted_as_a_number(one: Any) -> None:
     x = one.array(np.array([1.25, 2.0]))
     assert f"{x.sum():.1f} {x[0]:>6} {x}" == "3.2   1.25 [1.25 2.  ]"

@@ -13,7 +13,7 @@ from magmadnn.dmath.layouts.layout import Box, Layout, elements
 from magmadnn.ops.philox import normal, stream_of, uniform
 
 
-def full(team: Team, layout: Layout, dtype: np.dtype[Any], value: float) -> Parts:
+def full(team: Team, layout: Layout, dtype: np.dtype[Any], value: complex) -> Parts:
     """An array of one value."""
     made = empty(team, layout, dtype)
     for block in made.blocks.values():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.client.checking import several, whole
 from magmadnn.dmath.client.combining import home
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import reducing
@@ -29,7 +30,7 @@ def reshape(x: Matrix, /, shape: int | Sequence[int], *, copy: bool | None = Non
     session = home("reshape", x)
     if copy is False:
         raise ArgumentError("reshape: elements move between workers: leave copy out")
-    sizes = [int(n) for n in ((shape,) if isinstance(shape, int) else shape)]
+    sizes = list(several("reshape", "sizes", shape))
     if sizes.count(-1) == 1:
         rest = -prod(sizes)
         if rest > 0 and x.size % rest == 0:
@@ -144,13 +145,20 @@ def tensordot(a: Matrix, b: Matrix, /, *, axes: Any = 2) -> Matrix:
         ShapeError: if axes are not there, or paired ones differ in size.
     """
     home("tensordot", a)
-    if isinstance(axes, int):
+    if not np.ndim(axes) and not isinstance(axes, (tuple, list)):
+        axes = whole("tensordot", "axes", axes)
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise ShapeError(f"tensordot: {axes} axes are not there in shapes {a.shape}, {b.shape}")
         left, right = list(range(a.ndim - axes, a.ndim)), list(range(axes))
     else:
-        left = [reducing.axes_of("tensordot", i, a.ndim)[0] for i in axes[0]]
-        right = [reducing.axes_of("tensordot", i, b.ndim)[0] for i in axes[1]]
+        if len(axes) != 2:
+            raise ArgumentError(
+                f"tensordot: axes= takes axes of a and axes of b, got {quoted(axes)}"
+            )
+        left, right = (
+            [reducing.axes_of("tensordot", i, x.ndim)[0] for i in several("tensordot", "axes", one)]
+            for x, one in ((a, axes[0]), (b, axes[1]))
+        )
     sizes, others = [a.shape[i] for i in left], [b.shape[i] for i in right]
     if sizes != others or len(set(left)) != len(left) or len(set(right)) != len(right):
         raise ShapeError(

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.client.checking import several, whole
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import reducing
-from magmadnn.errors import DTypeError, ShapeError, quoted
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
 from magmadnn.memory.dtypes import limits_of
 
 
@@ -56,7 +57,7 @@ def broadcast_to(x: Matrix, /, shape: Sequence[int]) -> Matrix:
     Raises:
         ShapeError: if the array does not broadcast to it.
     """
-    wanted = tuple(int(n) for n in shape)
+    wanted = several("broadcast_to", "sizes", shape)
     try:
         fits = np.broadcast_shapes(x.shape, wanted) == wanted
     except ValueError:
@@ -130,8 +131,14 @@ def roll(x: Matrix, /, shift: Any, *, axis: Any = None) -> Matrix:
         session = home("roll", x)
         made: Matrix = session.reshape(roll(session.reshape(x, (x.size,)), shift), x.shape)
         return made
-    axes = (0,) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    axes = (0,) if axis is None else several("roll", "axis", axis)
+    shifts = several("roll", "shift", shift)
+    shifts, axes = (
+        one * (len(other) if len(one) == 1 else 1)
+        for one, other in ((shifts, axes), (axes, shifts))
+    )
+    if len(shifts) != len(axes):
+        raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes: give one for each")
     for one, by in zip(axes, shifts, strict=True):
         (along,) = reducing.axes_of("roll", one, x.ndim)
         n = x.shape[along]
@@ -145,7 +152,10 @@ def roll(x: Matrix, /, shift: Any, *, axis: Any = None) -> Matrix:
 
 def tile(x: Matrix, /, repetitions: Sequence[int]) -> Matrix:
     """The array repeated along each axis."""
-    counts = [1] * (x.ndim - len(repetitions)) + [int(n) for n in repetitions]
+    given = several("tile", "repetitions", repetitions)
+    if min(given, default=1) < 0:
+        raise ArgumentError(f"tile: repetitions must be at least 0, got {quoted(repetitions)}")
+    counts = [1] * (x.ndim - len(given)) + list(given)
     x = x[(None,) * (len(counts) - x.ndim) + (...,)]
     for axis, count in enumerate(counts):
         if count != 1:
@@ -160,12 +170,13 @@ def tile(x: Matrix, /, repetitions: Sequence[int]) -> Matrix:
 def moveaxis(x: Matrix, source: Any, destination: Any, /) -> Matrix:
     """A view with axes at other places."""
     given, put = (
-        [
-            reducing.axes_of("moveaxis", a, x.ndim)[0]
-            for a in ([one] if isinstance(one, int) else one)
-        ]
+        [reducing.axes_of("moveaxis", a, x.ndim)[0] for a in several("moveaxis", "axes", one)]
         for one in (source, destination)
     )
+    if len(given) != len(put) or any(len(set(one)) != len(one) for one in (given, put)):
+        raise ArgumentError(
+            f"moveaxis: axes {quoted(source)} and {quoted(destination)} must be as many different ones"
+        )
     order = [axis for axis in range(x.ndim) if axis not in given]
     for place, axis in sorted(zip(put, given, strict=True)):
         order.insert(place, axis)
@@ -192,18 +203,26 @@ def diff(
 ) -> Matrix:
     """Differences of neighbours along an axis, taken n times, of x with others before and behind it."""
     (along,) = reducing.axes_of("diff", axis, x.ndim)
+    if whole("diff", "n", n) < 0:
+        raise ArgumentError(f"diff: n must be at least 0, got {n}")
     parts = [one for one in (prepend, x, append) if one is not None]
     x = concat(parts, axis=along) if len(parts) > 1 else x
     session, ahead = home("diff", x), (slice(None),) * along
     for _ in range(n):
         before = x[(*ahead, slice(0, max(x.shape[along] - 1, 0)))]
         x = session.apply("subtract", x[(*ahead, slice(1, None))], before)
-    return x
+    return x if n or len(parts) > 1 else x.copy()
 
 
 def meshgrid(*arrays: Matrix, indexing: str = "xy") -> list[Matrix]:
     """Coordinates of a grid from vectors along its axes."""
     count, made = len(arrays), []
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(f'meshgrid: indexing must be "xy" or "ij", got {quoted(indexing)}')
+    for x in arrays:
+        home("meshgrid", x)
+        if x.ndim != 1:
+            raise ShapeError(f"meshgrid: takes vectors, got shape {x.shape}")
     order = [1, 0, *range(2, count)] if indexing == "xy" and count > 1 else list(range(count))
     shape = [0] * count
     for x, place in zip(arrays, order, strict=True):

@@ -10,7 +10,8 @@ import numpy as np
 
 from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
-from magmadnn.dmath.client.matrix import Matrix, refuse_complex
+from magmadnn.dmath.client.checking import fitting, real, refuse_complex, several
+from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
@@ -52,6 +53,8 @@ class Creating:
             ShapeError: rows of a list differ in length.
             DataError: elements are masked.
             DTypeError: elements that are no numbers, or complex ones for a real dtype.
+            ArgumentError: numbers of a list that are beyond `dtype`; elements of arrays are cast as by
+                `astype`.
         """
         self._on("array", device)
         if isinstance(values, Matrix) and id(values._session) == id(self):
@@ -65,7 +68,7 @@ class Creating:
         refuse_masked("array", values)
         if dtype is not None:
             refuse_complex("array", array.dtype, as_dtype(dtype))
-            array = array.astype(as_dtype(dtype), copy=False)
+            array = _cast(values, array, as_dtype(dtype))
         known = as_dtype(array.dtype)
 
         def flats(resolved: Layout) -> list[Array]:
@@ -76,16 +79,16 @@ class Creating:
         return self._new("array", [], array.shape, known, layout, flats, dtype=known.name)
 
     def _made(self, op: str, shape: Any, dtype: Any, layout: LayoutLike, **settings: Any) -> Matrix:
-        sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        for size in sizes:
-            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
-                raise ShapeError(
-                    f"{op}: sizes of a shape are whole numbers from 0, got {quoted(shape)}"
-                )
+        try:
+            sizes = several(op, "sizes", shape)
+        except ArgumentError:
+            sizes = (-1,)
+        if min(sizes, default=0) < 0:
+            raise ShapeError(
+                f"{op}: sizes of a shape are whole numbers from 0, got {quoted(shape)}"
+            )
         known = as_dtype(dtype)
-        return self._new(
-            op, [], [int(n) for n in sizes], known, layout or "auto", dtype=known.name, **settings
-        )
+        return self._new(op, [], sizes, known, layout or "auto", dtype=known.name, **settings)
 
     def load(
         self, file: str | os.PathLike[str], dtype: Any = None, layout: LayoutLike = "auto"
@@ -120,14 +123,22 @@ class Creating:
     def full(
         self,
         shape: Any,
-        value: float,
+        value: complex,
         dtype: Any = "float64",
         layout: LayoutLike = "auto",
         device: str | None = None,
     ) -> Matrix:
-        """An array of one value; `device`: None, or where the workers compute."""
+        """An array of one value; `device`: None, or where the workers compute.
+
+        Raises:
+            ArgumentError: for a value that is no number, or beyond the dtype.
+        """
         self._on("full", device)
-        return self._made("full", shape, dtype, layout, value=value)
+        number = fitting("full", value, as_dtype(dtype))
+        if isinstance(number, complex):
+            parts = [number.real, number.imag]
+            return self._made("full_complex", shape, dtype, layout, parts=parts)
+        return self._made("full", shape, dtype, layout, value=number)
 
     def zeros(
         self,
@@ -234,15 +245,27 @@ class Creating:
         layout: LayoutLike = "auto",
         device: str | None = None,
     ) -> Matrix:
-        """Numbers from `start` to before `stop`, as NumPy's."""
+        """Numbers from `start` to before `stop`, as NumPy's.
+
+        Raises:
+            ArgumentError: for what is no finite real number, a step of 0, or a first or last number beyond
+                the dtype.
+        """
         self._on("arange", device)
         if stop is None:
             start, stop = 0, start
+        for what, number in (("start", start), ("stop", stop), ("step", step)):
+            if not np.isfinite(real("arange", what, number)):
+                raise ArgumentError(f"arange: {what} must be finite, got {number}")
         if step == 0:
             raise ArgumentError("arange: step must not be 0")
         plain = np.result_type(*(np.asarray(v) for v in (start, stop, step)))
         size = max(int(np.ceil((stop - start) / step)), 0)
-        return self._made("arange", size, dtype or plain, layout, start=start, step=step)
+        known = as_dtype(dtype or plain)
+        first, by = (one.item() if isinstance(one, np.generic) else one for one in (start, step))
+        for end in (first, first + (size - 1) * by) if size else ():
+            fitting("arange", end, known)
+        return self._made("arange", size, known, layout, start=first, step=by)
 
     def random(
         self, shape: Any, seed: int = 0, dtype: Any = "float64", layout: LayoutLike = "auto"
@@ -269,6 +292,16 @@ class Creating:
                 f"random: seed must be a whole number from 0 to 2**64 - 1, got {quoted(seed)}"
             )
         return self._made("random", shape, known, layout, seed=int(seed), kind=kind)
+
+
+def _cast(values: Any, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Values in a dtype: arrays as by `astype`, while numbers of lists have to fit."""
+    if hasattr(values, "dtype") or array.dtype == dtype:
+        return array.astype(dtype, copy=False)
+    try:
+        return np.asarray(values, dtype)
+    except (OverflowError, ValueError) as error:
+        raise ArgumentError(f"array: values do not go into elements of {dtype}: {error}") from None
 
 
 def _count_of(name: str, n: Any) -> int:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from magmadnn.calls import missing_name
+from magmadnn.dmath.client.checking import fitting, refuse_complex, several
 from magmadnn.dmath.functions import views
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.dmath.products.arithmetic import error_bound, wire_name
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownAttributeError, quoted
+from magmadnn.errors import ArgumentError, ShapeError, UnknownAttributeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 
@@ -210,11 +211,13 @@ class Matrix:
     def __setitem__(self, index: Any, value: Any) -> None:
         key = views.key_of("index", index, self.shape)
         shape = views.key_shape(key)
-        given = value.shape if isinstance(value, Matrix) else np.shape(value)
-        known = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-        refuse_complex("assign", known, self.dtype)
-        if isinstance(value, np.ndarray):
-            value = self._session.array(value, dtype=self.dtype) if value.ndim else value[()]
+        if isinstance(value, Matrix):
+            refuse_complex("assign", value.dtype, self.dtype)
+        elif np.ndim(value):
+            value = self._session.array(value, dtype=self.dtype)
+        else:
+            value = fitting("assign", value, self.dtype)
+        given = value.shape if isinstance(value, Matrix) else ()
         try:
             fits = np.broadcast_shapes(shape, given) == shape
         except ValueError:
@@ -239,7 +242,8 @@ class Matrix:
 
     def transpose(self, axes: Sequence[int] | None = None) -> Matrix:
         """A view with the axes in another order; reversed without `axes`. Nothing moves."""
-        order = list(reversed(range(self.ndim))) if axes is None else [int(a) for a in axes]
+        back = range(self.ndim - 1, -1, -1)
+        order = list(back if axes is None else several("transpose", "axes", axes))
         if sorted(order) != list(range(self.ndim)):
             raise ShapeError(f"transpose: axes {order} are no order of the {self.ndim} axes")
         return self._session._new(
@@ -397,14 +401,6 @@ _OPERATORS = {
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }
-
-
-def refuse_complex(name: str, given: np.dtype[Any], goal: np.dtype[Any]) -> None:
-    """Look whether imaginary parts would be lost."""
-    if given.kind == "c" and goal.kind != "c":
-        raise DTypeError(
-            f"{name}: elements are {given}, which do not go into {goal}: take md.dmath.real, imag or abs"
-        )
 
 
 _COMPARISONS = {

@@ -76,12 +76,11 @@ def argsort(
 
 
 def flip(x: Matrix, /, *, axis: Any = None) -> Matrix:
-    """Elements in reverse order along an axis, several, or all (None)."""
-    session = home("flip", x)
-    made = x
-    for along in reducing.axes_of("flip", axis, x.ndim):
-        made = session.along("flip", made, along)
-    return x.copy() if made is x else made
+    """A copy with elements in reverse order along an axis, several, or all (None); nothing is sent."""
+    home("flip", x)
+    axes = reducing.axes_of("flip", axis, x.ndim)
+    made: Matrix = x[tuple(slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))]
+    return made.copy()
 
 
 def _place(name: str, x: Matrix, axis: int | None, keepdims: bool) -> Matrix:

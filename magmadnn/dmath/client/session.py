@@ -16,6 +16,7 @@ from magmadnn.calls import missing_name
 from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.accounting import Accounting
+from magmadnn.dmath.client.checking import NUMBERS
 from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
 from magmadnn.dmath.client.explaining import Foretold, foretold, stages
@@ -33,7 +34,6 @@ from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout has rates measured
-_NUMBERS = (bool, int, float, complex, np.bool, np.number)
 
 
 def user_line() -> str:
@@ -140,7 +140,7 @@ class Session(Creating, Accounting):
                     f"{op}: an operand is of another set of workers: gather it with np.asarray first"
                 )
             return x._number
-        if isinstance(x, _NUMBERS):
+        if isinstance(x, NUMBERS):
             value = x.item() if isinstance(x, np.generic) else x
             return {"c": [value.real, value.imag]} if isinstance(value, complex) else {"v": value}
         raise DTypeError(f"{op}: expected an array of these workers or a number, got {quoted(x)}")
@@ -251,15 +251,18 @@ class Session(Creating, Accounting):
         shape = elementwise.broadcast_shape(
             name, [x.shape if isinstance(x, Matrix) else () for x in given]
         )
-        return self._new(name, given, shape, self._result_dtype(name, given), layout, **settings)
+        dtype = self._result_dtype(name, given, settings)
+        return self._new(name, given, shape, dtype, layout, **settings)
 
-    def _result_dtype(self, name: str, operands: Sequence[Any]) -> np.dtype[Any]:
+    def _result_dtype(
+        self, name: str, operands: Sequence[Any], settings: Mapping[str, Any] | None = None
+    ) -> np.dtype[Any]:
         kinds = tuple(
             x.dtype if isinstance(x, Matrix) else x.item() if isinstance(x, np.generic) else x
             for x in operands
         )
         try:
-            return elementwise.result_dtype(name, kinds)
+            return elementwise.result_dtype(name, kinds, settings)
         except ValueError:  # of integers and a number below 0, the only one that NumPy knows
             raise ArgumentError(
                 f"{name}: integers have no negative powers here: x.astype('float64') has"

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from magmadnn.dmath.client.arranging import reshape
-from magmadnn.dmath.client.combining import broadcast_arrays, home, stack
+from magmadnn.dmath.client.checking import whole
+from magmadnn.dmath.client.combining import home, moveaxis, stack
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import reducing
 from magmadnn.dmath.functions.factors import computed_dtype
@@ -199,17 +200,13 @@ def cross(x1: Matrix, x2: Matrix, /, *, axis: int = -1) -> Matrix:
         ShapeError: if the axis has another size in one of them, or shapes do not broadcast.
     """
     session = home("cross", x1)
-    sizes = {x.shape[axis] for x in (x1, x2) if -x.ndim <= axis < x.ndim}
-    if x1.shape != x2.shape and sizes == {3}:
-        x1, x2 = broadcast_arrays(x1, x2)
-    if x1.shape != x2.shape:
-        raise ShapeError(
-            f"cross: shapes {x1.shape} and {x2.shape} have no vectors of 3 along axis {axis}"
-        )
-    (along,) = reducing.axes_of("cross", axis, x1.ndim)
-    if x1.shape[along] != 3:
-        raise ShapeError(f"cross: axis {axis} must have 3 elements, shape {x1.shape}")
-    first, second = ([x[(*(slice(None),) * along, k)] for k in range(3)] for x in (x1, x2))
+    for x in (x1, x2):
+        if not -x.ndim <= whole("cross", "axis", axis) < x.ndim or x.shape[axis] != 3:
+            raise ShapeError(
+                f"cross: shapes {x1.shape} and {x2.shape} have no vectors of 3 along axis {axis}"
+            )
+    # The axis is that of each operand; other axes broadcast.
+    first, second = ([moveaxis(x, axis, -1)[..., k] for k in range(3)] for x in (x1, x2))
     parts = []
     for k in range(3):
         i, j = (k + 1) % 3, (k + 2) % 3
@@ -217,7 +214,7 @@ def cross(x1: Matrix, x2: Matrix, /, *, axis: int = -1) -> Matrix:
         parts.append(
             session.apply("subtract", left, session.apply("multiply", first[j], second[i]))
         )
-    return stack(parts, axis=along)
+    return moveaxis(stack(parts, axis=-1), -1, axis)
 
 
 def take_along_axis(x: Matrix, indices: Any, /, *, axis: int = -1) -> Matrix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -47,6 +47,8 @@ def function_of(name: str, xp: Any = np) -> Callable[..., Any]:
         return _activation(name, xp)
     known = name if hasattr(xp, name) else _OLDER[name]
     found: Callable[..., Any] = getattr(xp, known)
+    if name in ("real", "imag"):  # which are views
+        return lambda x: found(x).copy()
     return found
 
 
@@ -80,23 +82,30 @@ def _activation(name: str, xp: Any) -> Callable[..., Any]:
     return table[name]
 
 
-def result_dtype(name: str, kinds: tuple[Any, ...]) -> np.dtype[Any]:
+def result_dtype(
+    name: str, kinds: tuple[Any, ...], settings: Mapping[str, Any] | None = None
+) -> np.dtype[Any]:
     """The dtype of a function's result, from dtypes of arrays, and Python's numbers as they are.
+
+    `settings`: further arguments of the function, which have to be such as it takes.
 
     Raises:
         TypeError, OverflowError: for operands that the function does not take.
     """
-    return _result_dtype(name, kinds, tuple(map(type, kinds)))
+    more = tuple(sorted(settings.items())) if settings else ()
+    return _result_dtype(name, kinds, tuple(map(type, kinds)), more)
 
 
 @lru_cache(maxsize=4096)
-def _result_dtype(name: str, kinds: tuple[Any, ...], types: tuple[type, ...]) -> np.dtype[Any]:
+def _result_dtype(
+    name: str, kinds: tuple[Any, ...], types: tuple[type, ...], settings: tuple[Any, ...]
+) -> np.dtype[Any]:
     """The same; `types` tell 1, 1.0 and True apart, which are equal keys."""
     operands = [np.ones(1, k) if isinstance(k, np.dtype) else k for k in kinds]
     if name in ACTIVATIONS and any(np.iscomplexobj(x) for x in operands):
         raise TypeError(f"{name} is a function of real numbers")  # maximum orders complex ones
     with np.errstate(all="ignore"):
-        made: np.dtype[Any] = np.asarray(function_of(name)(*operands)).dtype
+        made: np.dtype[Any] = np.asarray(function_of(name)(*operands, **dict(settings))).dtype
     return made
 
 
@@ -163,7 +172,7 @@ def apply(
         name: of the function.
         operands: `Parts` or numbers; one `Parts` at least.
         layout: of the result; None for `common`.
-        out: an array to write to.
+        out: an array to write to. Operands that are other views of it are read as they were before.
         settings: further arguments of the function.
     """
     arrays = [x for x in operands if isinstance(x, Parts)]
@@ -172,11 +181,11 @@ def apply(
         layout = out.layout
     layout = layout or common(name, [x.layout for x in arrays])
     aligned = [
-        remap(x, induced(layout, x.shape), share=True) if isinstance(x, Parts) else x
+        remap(x, induced(layout, x.shape), share=_may_share(x, out)) if isinstance(x, Parts) else x
         for x in operands
     ]
     kinds = tuple(x.dtype if isinstance(x, Parts) else x for x in operands)
-    function, dtype = function_of(name, team.xp), result_dtype(name, kinds)
+    function, dtype = function_of(name, team.xp), result_dtype(name, kinds, settings)
     if name == "pow" and dtype.kind in "iu":
         _check_exponents(operands[1])
     made: dict[int, Any] = {}
@@ -194,6 +203,11 @@ def apply(
         else:
             out.blocks[block][...] = value
     return Parts(team, layout, dtype, made) if out is None else out
+
+
+def _may_share(x: Parts, out: Parts | None) -> bool:
+    """Whether blocks of an operand may be read where they lie: not if they change as others are written."""
+    return out is None or x is out or x.data is not out.data
 
 
 def _check_exponents(exponents: Any) -> None:

@@ -18,7 +18,7 @@ from magmadnn.dmath.functions import (
     transforms,
     views,
 )
-from magmadnn.dmath.layouts.layout import Layout, even_cuts
+from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.memory.dtypes import as_dtype
 
 
@@ -67,41 +67,32 @@ def _along(x: Parts, name: str, axis: int, descending: bool = False) -> Parts:
 
 
 def _reduce(x: Parts, name: str, **settings: Any) -> Parts:
-    if settings.pop("fixed", False):
-        x = _whole(x, settings.get("axis"))
+    if settings.get("fixed"):
+        x = reducing.uncut(x, reducing.axes_of(name, settings.get("axis"), x.ndim))
     if name in reducing.MEANS:
         return reducing.mean(name, x, **settings)
     return reducing.reduce(name, x, **settings)
-
-
-def _whole(x: Parts, axis: Any) -> Parts:
-    """The array with the reduced axes uncut, so that no sum is cut between workers."""
-    axes = reducing.axes_of("sum", axis, x.ndim)
-    kept = [i for i in range(x.ndim) if i not in axes]
-    if not kept:
-        where = Layout(x.shape, tuple((0, n) for n in x.shape), ((0,),), x.team.size)
-        return remap(x, where, share=True)
-    first = kept[0]
-    size = x.team.size
-    cuts = tuple(even_cuts(n, size) if i == first else (0, n) for i, n in enumerate(x.shape))
-    return remap(x, Layout(x.shape, cuts, tuple((w,) for w in range(size)), size), share=True)
 
 
 def _vdot(a: Parts, b: Parts, **settings: Any) -> Parts:
     return reducing.reduce("sum", elementwise.apply("multiply", [a, b]), **settings)
 
 
-def _norm(x: Parts, axis: Any = None, keepdims: bool = False) -> Parts:
-    """sqrt(sum of squares), scaled by the largest so that nothing overflows."""
+def _norm(x: Parts, axis: Any = None, keepdims: bool = False, fixed: bool = False) -> Parts:
+    """sqrt(sum of squares), each sum scaled by its largest element, so that nothing overflows."""
+    axes = reducing.axes_of("norm", axis, x.ndim)
     wide = remap(x, x.layout, factors.computed_dtype(x.dtype), share=True)
     if not all(x.shape):
-        return elementwise.apply("sqrt", [reducing.reduce("sum", wide, axis, keepdims)])
-    largest = reducing.reduce("max", elementwise.apply("abs", [wide]))
+        return elementwise.apply("sqrt", [reducing.reduce("sum", wide, axes, keepdims)])
+    if fixed:
+        wide = reducing.uncut(wide, axes)
+    largest = reducing.reduce("max", elementwise.apply("abs", [wide]), axes, True)
     scale = elementwise.apply("where", [elementwise.apply("greater", [largest, 0.0]), largest, 1.0])
     scale = elementwise.apply("where", [elementwise.apply("isfinite", [scale]), scale, 1.0])
     squares = reducing.squared(elementwise.apply("divide", [wide, scale]))
-    root = elementwise.apply("sqrt", [reducing.reduce("sum", squares, axis, keepdims)])
-    return elementwise.apply("multiply", [root, scale])
+    root = elementwise.apply("sqrt", [reducing.reduce("sum", squares, axes, True, fixed=fixed)])
+    made = elementwise.apply("multiply", [root, scale])
+    return made if keepdims else views.squeezed(made, axes)
 
 
 def _solve(a: Parts, b: Parts) -> Parts:

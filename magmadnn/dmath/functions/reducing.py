@@ -38,7 +38,6 @@ ALONG = (
     "softmax",
     "sort",
     "argsort",
-    "flip",
 )
 _LOST = ("argmax", "argmin")
 
@@ -131,12 +130,37 @@ def once(x: Parts) -> Parts:
     return Parts(x.team, layout, x.dtype, blocks)
 
 
+def uncut(x: Parts, axes: Sequence[int]) -> Parts:
+    """The array with these axes uncut, so that no sum over them is cut between workers."""
+    kept = [i for i in range(x.ndim) if i not in axes]
+    if not kept:
+        return remap(x, _on_first(x.layout), share=True)
+    size = x.team.size
+    cuts = tuple(even_cuts(n, size) if i == kept[0] else (0, n) for i, n in enumerate(x.shape))
+    return remap(x, Layout(x.shape, cuts, tuple((w,) for w in range(size)), size), share=True)
+
+
+def _in_lines(function: Callable[..., Any], xp: Any, block: Any, axes: Sequence[int]) -> Any:
+    """A reduction of lines, each of which lies in one piece: a library's order of sums depends on strides."""
+    kept = [i for i in range(block.ndim) if i not in axes]
+    sizes = [block.shape[i] for i in kept]
+    count = prod(block.shape[i] for i in axes)
+    lines = xp.ascontiguousarray(block.transpose([*kept, *axes])).reshape(prod(sizes), count)
+    return function(lines, axis=1).reshape(sizes)
+
+
 def reduce(
-    name: str, x: Parts, axis: Any = None, keepdims: bool = False, layout: LayoutLike = None
+    name: str,
+    x: Parts,
+    axis: Any = None,
+    keepdims: bool = False,
+    layout: LayoutLike = None,
+    fixed: bool = False,
 ) -> Parts:
     """A reduction over axes: of each block, of a worker's blocks in their order, of the workers in theirs.
 
-    So the bits are the same in each run; they may differ between layouts, as sums are cut differently.
+    So the bits are the same in each run; they may differ between layouts, as sums are cut differently, and
+    as blocks lie otherwise in memory. With `fixed` they do not where `uncut` made the array.
     Halves are added up in float32.
     """
     axes = axes_of(name, axis, x.ndim)
@@ -152,10 +176,9 @@ def reduce(
     blocks: dict[int, Any] = {}
     for number, block in x.blocks.items():
         into = lies.block_at([_place(x.layout, number)[i] for i in kept])
-        value = function(
-            block.astype(sums, copy=False) if name in ("sum", "prod") else block, axis=axes
-        )
-        value = team.xp.asarray(value)
+        wide = block.astype(sums, copy=False) if name in ("sum", "prod") else block
+        found = _in_lines(function, team.xp, wide, axes) if fixed else function(wide, axis=axes)
+        value = team.xp.asarray(found)
         blocks[into] = team.xp.asarray(joined(blocks[into], value)) if into in blocks else value
     for number in lies.held[team.rank]:
         if number not in blocks:  # the reduced axes are empty
@@ -199,6 +222,7 @@ def mean(
     keepdims: bool = False,
     layout: LayoutLike = None,
     correction: float = 0,
+    fixed: bool = False,
 ) -> Parts:
     """Mean, variance or standard deviation; the variance in two passes, of |x - mean|^2."""
     axes = axes_of(name, axis, x.ndim)
@@ -210,14 +234,16 @@ def mean(
         np.dtype(np.float64) if x.dtype.kind in "iub" else accumulated(x.dtype),
         share=True,
     )
-    middle = apply(
-        "divide", [reduce("sum", wide, axes, keepdims or name != "mean"), float(count) or np.nan]
-    )
+    total = reduce("sum", wide, axes, keepdims or name != "mean", fixed=fixed)
+    middle = apply("divide", [total, float(count) or np.nan])
     if name != "mean":
         off = squared(apply("subtract", [wide, middle]))
         middle = apply(
             "divide",
-            [reduce("sum", off, axes, keepdims), max(float(count - correction), 0.0) or np.nan],
+            [
+                reduce("sum", off, axes, keepdims, fixed=fixed),
+                max(float(count - correction), 0.0) or np.nan,
+            ],
         )
     if name == "std":
         middle = apply("sqrt", [middle])
@@ -270,19 +296,27 @@ def along(name: str, x: Parts, axis: int = -1, descending: bool = False) -> Part
 
 
 def _along_function(name: str, xp: Any, descending: bool) -> Callable[[Any, int], Any]:
+    def sums(e: Any, axis: int) -> Any:
+        return xp.expand_dims(_in_lines(xp.sum, xp, e, (axis,)), axis)
+
+    def wide(x: Any) -> Any:
+        return x.astype(accumulated(reduced_dtype(name, x.dtype)), copy=False)
+
     def softmax(x: Any, axis: int) -> Any:
+        x = wide(x)
         e = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
-        return e / xp.sum(e, axis=axis, keepdims=True)
+        return e / sums(e, axis)
 
     def log_softmax(x: Any, axis: int) -> Any:
+        x = wide(x)
         x = x - xp.max(x, axis=axis, keepdims=True)
-        return x - xp.log(xp.sum(xp.exp(x), axis=axis, keepdims=True))
+        return x - xp.log(sums(xp.exp(x), axis))
 
     table: dict[str, Callable[[Any, int], Any]] = {
         "softmax": softmax,
         "log_softmax": log_softmax,
-        "cumulative_sum": lambda x, axis: xp.cumsum(x, axis=axis),
-        "cumulative_prod": lambda x, axis: xp.cumprod(x, axis=axis),
+        "cumulative_sum": lambda x, axis: xp.cumsum(wide(x), axis=axis),
+        "cumulative_prod": lambda x, axis: xp.cumprod(wide(x), axis=axis),
     }
     if name in table:
         return table[name]
