@@ -10,9 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 _PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + "/"
 _PASSED: Final = (_PACKAGE, contextlib.__file__)  # what frames of this package call themselves by
 _RUNNERS: Final = ("<frozen", "<string>", threading.__file__)
+_LIBRARIES: Final = (
+    f"{Path(np.__file__).parent}/",
+)  # whose frames are below a call of this package
 _SITE: Final = "_magmadnn_site"  # of an error
 _told = threading.local()
 
@@ -35,7 +40,7 @@ def call_site() -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """File and line of the innermost frame of an error's traceback that is not of this package.
+    """File and line of the innermost frame of an error's traceback that is not of this package or NumPy's.
 
     Where all are of this package it is what `raised_at` was told first, such as the client's line.
     """
@@ -43,7 +48,7 @@ def line_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith((*_PASSED, *_RUNNERS)):
+        if not name.startswith((*_PASSED, *_RUNNERS, *_LIBRARIES)):
             site = f"{name.rpartition('/')[2]}:{trace.tb_lineno}"
         trace = trace.tb_next
     return site

@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.calls import checked_call
 from magmadnn.dmath.client import arranging, combining, files, ordering, spectra
-from magmadnn.dmath.client.checking import real, whole
+from magmadnn.dmath.client.checking import goes_into, promoted, real, whole
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
@@ -184,7 +184,7 @@ def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Matrix:
         raise ShapeError(f"vecdot: axis {axis} of shapes {left.shape} and {right.shape} differs")
     left, right = (combining.moveaxis(x, axis, -1) for x in (left, right))
     first = session.apply("conj", left) if left.dtype.kind == "c" else left
-    dtype = np.result_type(left.dtype, right.dtype)
+    dtype = promoted("vecdot", left.dtype, right.dtype)
     summed = session.reduce("sum", session.apply("multiply", first, right), axis=-1)
     return summed.astype(dtype, copy=False)
 
@@ -201,14 +201,14 @@ def norm(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> Matrix:
     session = session_of("norm", x)
     axes = reducing.axes_of("norm", axis, x.ndim)
     shape = reducing.reduced_shape(x.shape, axes, keepdims)
-    dtype = reducing.real_dtype(_factored_dtype(x))
+    dtype = reducing.real_dtype(_factored_dtype("norm", x))
     settings: dict[str, Any] = {"fixed": True} if session._fixed else {}
     settings |= {"axis": list(axes), "keepdims": bool(keepdims)}
     return session._new("norm", [x], shape, dtype, **settings)
 
 
-def _factored_dtype(*arrays: Matrix) -> np.dtype[Any]:
-    dtype = np.result_type(*(x.dtype for x in arrays))
+def _factored_dtype(name: str, *arrays: Matrix) -> np.dtype[Any]:
+    dtype = promoted(name, *(x.dtype for x in arrays))
     return np.dtype(np.float64) if dtype.kind in "iub" else np.result_type(dtype, np.float32)
 
 
@@ -231,7 +231,7 @@ def cholesky(a: Matrix, /, *, upper: bool = False, layout: LayoutLike = None) ->
     session = session_of("cholesky", a)
     _square("cholesky", a)
     given = a.mT if upper else a  # of the transposed matrix the lower factor, transposed
-    made = session._new("cholesky", [given], a.shape, _factored_dtype(a))
+    made = session._new("cholesky", [given], a.shape, _factored_dtype("cholesky", a))
     made = made.mT if upper else made
     return made if layout is None else made.to(layout)
 
@@ -247,22 +247,26 @@ def solve(a: Matrix, b: Any, /, *, layout: LayoutLike = None) -> Matrix:
     right = session._arrays("solve", [b])[0]
     if right.ndim not in (1, 2) or right.shape[0] != a.shape[0]:
         raise ShapeError(f"solve: axis 0 is {a.shape[0]} in a but b has shape {right.shape}")
-    made = session._new("solve", [a, right], right.shape, _factored_dtype(a, right))
+    made = session._new("solve", [a, right], right.shape, _factored_dtype("solve", a, right))
     return made if layout is None else made.to(layout)
 
 
 def tril(x: Matrix, /, *, k: int = 0) -> Matrix:
-    """The matrix with zeros above its k-th diagonal."""
-    return session_of("tril", x)._new(
-        "tri", [x], x.shape, x.dtype, lower=True, k=whole("tril", "k", k)
-    )
+    """The matrices [..., m, n] with zeros above their k-th diagonal."""
+    return _tri("tril", x, k)
 
 
 def triu(x: Matrix, /, *, k: int = 0) -> Matrix:
-    """The matrix with zeros below its k-th diagonal."""
-    return session_of("triu", x)._new(
-        "tri", [x], x.shape, x.dtype, lower=False, k=whole("triu", "k", k)
-    )
+    """The matrices [..., m, n] with zeros below their k-th diagonal."""
+    return _tri("triu", x, k)
+
+
+def _tri(name: str, x: Matrix, k: int) -> Matrix:
+    session = session_of(name, x)
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: needs two axes, shape {x.shape} has {x.ndim}")
+    lower, diagonal = name == "tril", whole(name, "k", k)
+    return session._new("tri", [x], x.shape, x.dtype, lower=lower, k=diagonal)
 
 
 def add_row_col_sum(
@@ -299,6 +303,8 @@ def add_row_col_sum(
     Raises:
         ShapeError: if v has not the shape of the sums.
         IndexOutOfRangeError: for an axis that is not there.
+        DTypeError: if sums, or `alpha` and `beta`, are of a higher kind than v, such as real ones for whole
+            numbers.
         ArgumentError: for `deterministic` that is no bool, or False in a session with
             `deterministic="layout"`.
     """
@@ -316,7 +322,15 @@ def add_row_col_sum(
             'add_row_col_sum: deterministic=False in a session of deterministic="layout", whose sums have '
             "the same bits for all layouts: leave it out, or make the session without"
         )
-    settings: dict[str, Any] = {"axis": one, "alpha": float(alpha), "beta": float(beta)}
+    factors = [real("add_row_col_sum", what, f) for what, f in (("alpha", alpha), ("beta", beta))]
+    if not goes_into(x.dtype, v.dtype) or (
+        v.dtype.kind in "biu" and not all(one.is_integer() for one in factors)
+    ):
+        raise DTypeError(
+            f"add_row_col_sum: sums of {x.dtype} with alpha={alpha} and beta={beta} do not go into "
+            f"{v.dtype}: give v another dtype"
+        )
+    settings: dict[str, Any] = {"axis": one, "alpha": factors[0], "beta": factors[1]}
     settings |= {"fixed": session._fixed} | ({} if deterministic else {"fast": True})
     session._change("add_row_col_sum", [v, x], **settings)
     return v

@@ -85,6 +85,8 @@ class Worker:
             self.arrays.pop(number, None)
         for number, layout in record.get("layouts", ()):
             self.layouts[number] = Layout.of_record(layout)
+        for number in record.get("forget", ()):
+            del self.layouts[number]
         settings = dict(record.get("set", {}))
         if "layout" in settings:
             settings["layout"] = self.layouts[settings["layout"]]
@@ -95,18 +97,20 @@ class Worker:
                 if record["op"] in _ANSWERS:
                     _forgive(found)
                 return self._failed(record, replace(failed, changed_nothing=True))
-            operands.append(found.fresh() if isinstance(found, Replica) else found)
-        target = operands[0].data if record["op"] in _WRITES else None
+            operands.append(found)
+        written = operands[0] if record["op"] in _WRITES else None
+        target = written.data if isinstance(written, Parts) else None
         version = None if target is None else target.version
         try:
-            if target is not None and isinstance(self.arrays[record["in"][0]], Replica):
+            if isinstance(written, Replica):
                 raise ArgumentError(
                     f"{_name_of(record)}: a replica has the values of its original: write to that, or "
                     "to a copy of its own, x.to(md.dmath.Replicated())"
                 )
-            with self.team.at(record.get("line", "")) as counted:
+            with self.team.at(record.get("line", "")) as counted, np.errstate(all="ignore"):
+                given = [x.fresh() if isinstance(x, Replica) else x for x in operands]
                 before = counted.sent_bytes
-                found = self._carried_out(record, operands, settings, flat)
+                found = self._carried_out(record, given, settings, flat)
                 if self.strict and record["op"] not in _MAY_SEND:
                     self._check_sent(record, counted.sent_bytes - before)
                 return found
@@ -115,9 +119,18 @@ class Worker:
             same = alike and target is not None and target.version == version
             failed = Failed(type(error).__name__, str(error), record.get("line", ""), same)
             return self._failed(record, failed)
+        except (
+            MemoryError
+        ) as error:  # maybe of this worker alone: others, who wait for it, are ended
+            line: str = record.get("line", "")
+            text = (
+                f"{_name_of(record)}: {error}: spread it over more workers, or take a smaller dtype"
+            )
+            self._failed(record, Failed("OutOfMemoryError", text, line))
+            raise OutOfMemoryError(text) from error
         except Exception as error:  # a fault of ours: what is made of the result says so too
             text = f"{type(error).__name__}: {error}"
-            line: str = record.get("line", "")
+            line = record.get("line", "")
             self._failed(record, Failed("CommunicationError", text, line))
             raised_at(error, line.rpartition("/")[2])
             raise

@@ -142,6 +142,15 @@ class Workers:
                 "others here with md.workers(), or start this process by multiprocessing's spawn"
             )
 
+    def check_alive(self) -> None:
+        """Refuse workers that have ended.
+
+        Raises:
+            CommunicationError: they have; says why.
+        """
+        if self._ended:
+            raise CommunicationError(f"workers: {self._ended}: call restart() or make new ones")
+
     def _is_elsewhere(self) -> bool:
         return self._local is None and os.getpid() != self._process
 
@@ -162,8 +171,8 @@ class Workers:
 
     def _added(self) -> Any:
         """What folders above add, made when it is asked for first."""
-        if "_above" not in self.__dict__:
-            self._above = ADDED["Workers"](self)
+        if "_above" not in self.__dict__:  # another thread may ask meanwhile: one of them is kept
+            self.__dict__.setdefault("_above", ADDED["Workers"](self))
         return self._above
 
     def __dir__(self) -> list[str]:
@@ -213,8 +222,7 @@ class Workers:
     def _handed_over(
         self, name: str, arguments: Sequence[Any], arrays: Sequence[Sequence[Any]]
     ) -> Pending:
-        if self._ended:
-            raise CommunicationError(f"workers: {self._ended}: call restart() or make new ones")
+        self.check_alive()
         function = find_handler(name)
         site = call_site()
         pending = Pending(self, name, site)

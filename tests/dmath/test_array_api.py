@@ -450,6 +450,8 @@ KEYWORDS: dict[str, Case] = {
     "vecdot": (lambda w: d.vecdot(w(Z), w(V[:4])), np.vecdot(Z, V[:4])),
     "cross": (lambda w: d.cross(w(P), w(V[:3])), np.cross(P, V[:3])),
     "trace": (lambda w: d.trace(w(A), dtype="float32"), np.trace(A.astype(np.float32), dtype=np.float32)),
+    "tril of a stack": (lambda w: d.tril(w(P), k=-1), np.tril(P, -1)),
+    "triu of a stack": (lambda w: d.triu(w(Q)), np.triu(Q)),
     "vecdot of axes": (lambda w: d.vecdot(w(M), w(V[:5]), axis=0), np.vecdot(M, V[:5], axis=0)),
     "cross of axes": (lambda w: d.cross(w(M[:3]), w(V[:3]), axis=0), np.cross(M[:3], V[:3], axis=0)),
     "norm of small rows": (
@@ -510,6 +512,27 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "vector_norm": (lambda x: d.vector_norm(x, ord="fro"), "vector_norm: ord must be a number, got 'fro'"),
     "var": (lambda x: d.var(x, correction="1"), "var: correction must be a number, got '1'"),
     "repeat": (lambda x: d.repeat(x, [1, 2], axis=0), "repeat: repeats must be whole numbers from 0, 1 or 5"),
+    **{
+        name: (
+            lambda x, f=f: f(x.astype("bfloat16"), x.astype("float16")),
+            f"{name}: bfloat16, float16 have no common dtype: cast them with astype",
+        )
+        for name, f in {
+            "matmul": lambda x, y: x.T @ y,
+            "concat": lambda x, y: d.concat([x, y]),
+            "vecdot": d.vecdot,
+            "solve": lambda x, y: d.solve(x[:2, :2], y[:2]),
+        }.items()
+    },
+    "triu": (lambda x: d.triu(x[0]), "triu: needs two axes, shape (4,) has 1"),
+    "sums": (
+        lambda x: d.add_row_col_sum(x[0], x * 1j),
+        "add_row_col_sum: sums of complex128 with alpha=1.0 and beta=1.0 do not go into float64",
+    ),
+    "whole sums": (
+        lambda x: d.add_row_col_sum(x[0].astype("int32"), x > 0, alpha=0.5),
+        "add_row_col_sum: sums of bool with alpha=0.5 and beta=1.0 do not go into int32",
+    ),
     "argmax": (lambda x: d.argmax(x[:0], axis=0), "argmax: an axis of size 0 has no argmax, shape (0, 4)"),
 }  # fmt: skip
 

@@ -108,6 +108,16 @@ def test_numbers_of_numpys_types_and_complex_ones(one: Any) -> None:
     np.testing.assert_array_equal(np.asarray(Y), [[0, 7, 2], [3, 8, 5]])
 
 
+def test_values_that_overflow_are_no_warnings(one: Any) -> None:
+    """pytest makes errors of them; casts and functions along an axis gave them, other functions did not."""
+    x = one.array(np.array([[1e300, np.inf]]))
+    for function in (
+        lambda x: x.astype("float16"), md.dmath.softmax, md.dmath.var, md.dmath.norm,
+        lambda x: md.dmath.cumulative_prod(x, axis=1),
+    ):  # fmt: skip
+        assert not np.isfinite(np.asarray(function(x))).all()
+
+
 def test_one_element_is_formatted_as_a_number(one: Any) -> None:
     x = one.array(np.array([1.25, 2.0]))
     assert f"{x.sum():.1f} {x[0]:>6} {x}" == "3.2   1.25 [1.25 2.  ]"

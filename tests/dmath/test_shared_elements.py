@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 
 from magmadnn import dmath as dm
+from magmadnn.comm import Communicator
+from magmadnn.comm.simulated import simulate
+from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.client.engines import Recording
+from magmadnn.dmath.worker import Worker
 from magmadnn.errors import ArgumentError
 from tests.dmath.test_client import alone, gathered
 
@@ -83,6 +88,24 @@ def test_views_of_replicas_follow_the_original() -> None:
 
     script(alone(), lambda found, value: np.testing.assert_array_equal(np.asarray(found), value))
     gathered(script, 3)
+
+
+def test_a_replica_is_made_again_at_the_cost_of_the_line_that_uses_it() -> None:
+    """The bytes stood at no line, so that the bill did not add up."""
+    engine = Recording(2)
+    session = dm.Session(engine)
+    R = session.ones((4, 6), layout=dm.Rows()).replica()
+    made = R + 1
+
+    def run(comm: Communicator) -> dict[str, int]:
+        worker = Worker(Team(comm))
+        for record, _ in engine.records:
+            worker.run(record)
+        return {line: count.sent_bytes for line, count in worker.team.lines.items()}
+
+    for lines in simulate(2, run):
+        assert "" not in lines and max(lines.values()) == 2 * 6 * 8
+    assert made.shape == (4, 6)
 
 
 def test_a_view_of_a_replica_is_not_written_to() -> None:

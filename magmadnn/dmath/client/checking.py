@@ -45,6 +45,27 @@ def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
     return number
 
 
+def promoted(name: str, *given: Any) -> np.dtype[Any]:
+    """The common dtype of dtypes and numbers, as NumPy has it.
+
+    Raises:
+        DTypeError: if there is none, as of bfloat16 and float16.
+    """
+    try:
+        return np.result_type(*given)
+    except TypeError:
+        words = ", ".join(str(one) for one in dict.fromkeys(given))
+        raise DTypeError(f"{name}: {words} have no common dtype: cast them with astype") from None
+
+
+_KINDS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
+
+
+def goes_into(given: np.dtype[Any], goal: np.dtype[Any]) -> bool:
+    """Whether elements of a dtype are of no higher kind: truths, whole, real, complex numbers."""
+    return _KINDS[given.kind] <= _KINDS[goal.kind]
+
+
 def whole(name: str, what: str, value: Any) -> int:
     """A whole number, of Python's or NumPy's types.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.client.checking import several, whole
+from magmadnn.dmath.client.checking import promoted, several, whole
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import reducing
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
@@ -99,7 +99,7 @@ def concat(arrays: Sequence[Matrix], /, *, axis: int | None = 0) -> Matrix:
         )
     shape = list(first.shape)
     shape[along] = sum(x.shape[along] for x in arrays)
-    made: Matrix = session.full(shape, 0, np.result_type(*(x.dtype for x in arrays)))
+    made: Matrix = session.full(shape, 0, promoted("concat", *(x.dtype for x in arrays)))
     at = 0
     for x in arrays:
         if x.shape[along]:
@@ -245,7 +245,7 @@ def can_cast(given: Any, to: Any, /) -> bool:
 
 def result_type(*given: Any) -> np.dtype[Any]:
     """NumPy's `result_type`, of dtypes, arrays and numbers."""
-    return np.result_type(*(x.dtype if isinstance(x, Matrix) else x for x in given))
+    return promoted("result_type", *(x.dtype if isinstance(x, Matrix) else x for x in given))
 
 
 def finfo(given: Any, /) -> Any:

@@ -19,6 +19,10 @@ class Engine(Protocol):
         """Number of workers."""
         ...
 
+    def check(self) -> None:
+        """Refuse a process that cannot use them."""
+        ...
+
     def post(self, record: Record, flats: Sequence[Array] | None = None) -> None:
         """Hand a record, and an array for each worker, to all; does not wait for them."""
         ...
@@ -39,6 +43,9 @@ class InProcess:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
+
+    def check(self) -> None:
+        """Any process may, as it has a worker of its own."""
 
     def post(self, record: Record, flats: Sequence[Array] | None = None) -> None:
         """Carry the record out."""
@@ -63,6 +70,9 @@ class Recording:
     def __init__(self, size: int) -> None:
         self.size = size
         self.records: list[tuple[Record, list[Array] | None]] = []
+
+    def check(self) -> None:
+        """Nothing to refuse."""
 
     def post(self, record: Record, flats: Sequence[Array] | None = None) -> None:
         """Keep a record."""

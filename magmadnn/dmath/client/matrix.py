@@ -69,7 +69,8 @@ class Matrix:
 
     Operators and methods are NumPy's. They return at once with a new handle, while workers compute; values
     come to this process only for `np.asarray`, `float`, `int`, `bool` and printing. Slices and transposes
-    are views, as in NumPy.
+    are views, as in NumPy; so is an element by its indices, which in NumPy is a number: `x[1, 2].copy()`
+    keeps what it is now.
     """
 
     __slots__ = ("__weakref__", "_number", "_session", "dtype", "shape")

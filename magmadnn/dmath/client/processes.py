@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Final
 
+from magmadnn.comm.sites import told_site
 from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.client.engines import Answer
 from magmadnn.dmath.client.session import Session
@@ -40,8 +41,15 @@ def run(worker: Worker, arguments: Any, arrays: list[Any]) -> Reply:
         mine = worker.objects[name] = ArrayWorker(Team(worker.communicator), weights=weights)
     answer, flat = None, None
     for record in records:
-        answer, flat = mine.run(record, arrays[0] if arrays else None)
+        with told_site(_site_of(record)):
+            answer, flat = mine.run(record, arrays[0] if arrays else None)
     return Reply(answer, [] if flat is None else [flat])
+
+
+def _site_of(record: Record) -> str:
+    """The line of the user's code that made a record, as messages name it."""
+    line: str = record.get("line", "")
+    return line.rpartition("/")[2] or "magmadnn"
 
 
 class Remote:
@@ -67,17 +75,26 @@ class Remote:
         self._sender: threading.Thread | None = None
         self.size = workers.size
 
-    def post(self, record: Record, flats: Sequence[Array] | None = None) -> None:
-        """Hand a record, and an array for each worker, to all."""
+    def check(self) -> None:
+        """Refuse a process that was forked from that of the workers, and workers that have ended."""
         self._workers.check_process()
+        self._workers.check_alive()
+
+    def post(self, record: Record, flats: Sequence[Array] | None = None) -> None:
+        """Hand a record, and an array for each worker, to all.
+
+        Raises:
+            MagmaDNNError: what went wrong in a record before, after this one has been handed over.
+        """
         with self._lock:
             if flats is not None:
-                self._send()
+                self._hand_over()
                 arrays = [[flat] for flat in flats]
                 one = self._workers.start_scatter(
                     "dmath.run", [[self._number, [record]]] * self.size, arrays
                 )
                 self._pending.append(one)
+                self._send()
                 return
             self._records.append(record)
             if len(self._records) >= self._together:
@@ -90,9 +107,8 @@ class Remote:
             self._waiting.set()
 
     def _send(self) -> None:
-        """Hand over what has come together; the lock is held."""
-        if self._records:
-            self._hand_over()
+        """Hand over what has come together, and look at old answers; the lock is held."""
+        self._hand_over()
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -106,15 +122,18 @@ class Remote:
             pause.wait(_SECONDS)
             self._waiting.clear()
             with self._lock:
-                if self._records and not self._closed:
+                if not self._closed:
                     try:
                         self._hand_over()
                     except CommunicationError as error:  # told at the next use
                         self._error = error
 
     def _hand_over(self) -> None:
+        if not self._records:
+            return
         records, self._records = self._records, []
-        self._pending.append(self._workers.start("dmath.run", [self._number, records]))
+        with told_site(_site_of(records[0])):  # another thread may hand over
+            self._pending.append(self._workers.start("dmath.run", [self._number, records]))
 
     def ask(self, record: Record) -> list[Answer]:
         """Hand a record to all and wait for their answers."""

@@ -5,6 +5,8 @@ numbers.
 from __future__ import annotations
 
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -16,7 +18,7 @@ from magmadnn.calls import missing_name
 from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.accounting import Accounting
-from magmadnn.dmath.client.checking import NUMBERS
+from magmadnn.dmath.client.checking import NUMBERS, promoted
 from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
 from magmadnn.dmath.client.explaining import Foretold, foretold, stages
@@ -33,6 +35,7 @@ from magmadnn.errors import ArgumentError, DTypeError, ShapeError, error_like, q
 from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
+_MOST_LAYOUTS = 1024  # that workers know by number; those used longest ago go
 _RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout has rates measured
 
 
@@ -44,8 +47,14 @@ def user_line() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+class _Explaining(threading.local):
+    """What `explain` has found so far, in the thread that called it; None outside of it."""
+
+    found: list[Foretold | str] | None = None
+
+
 class Session(Creating, Accounting):
-    """Arrays on workers, and functions of them.
+    """Arrays on workers, and functions of them. Several threads may use it: each operation is posted whole.
 
     Args:
         engine: how records reach the workers.
@@ -66,13 +75,15 @@ class Session(Creating, Accounting):
         if device not in ("cpu", "cuda"):
             raise ArgumentError(f'device: expected "cpu" or "cuda", got {quoted(device)}')
         self._fixed = deterministic == "layout"
-        self._numbers = count()
-        self._free: list[int] = []
-        self._layouts: dict[Layout, int] = {}
+        self._posting = threading.RLock()  # of what records need, until they are posted
+        self._numbers, self._layout_numbers = count(), count()
+        self._free: deque[int] = deque()  # which __del__ adds to, in any thread at any time
+        self._layouts: dict[Layout, int] = {}  # used last: last
         self._told: list[tuple[int, Any]] = []
+        self._untold: list[int] = []
         self._client_bytes = 0
         self._posted = 0
-        self._foretold: list[Foretold | str] | None = None  # what explain has found so far
+        self._explaining = _Explaining()
         self._lies: dict[int, Layout] = {}  # layouts of what explain has not made
         if device != "cpu":
             self._ask("use", device=device)
@@ -98,7 +109,12 @@ class Session(Creating, Accounting):
             raise ArgumentError(
                 "workers: they are closed: use arrays inside `with md.workers(...)`, or start others"
             )
+        self._engine.check()  # before the lock, which another thread may have had in a fork
         return self._engine
+
+    @property
+    def _foretold(self) -> list[Foretold | str] | None:
+        return self._explaining.found
 
     def close(self, wait: bool = True) -> None:
         """Drop all arrays; every use of them is refused from now on.
@@ -114,11 +130,14 @@ class Session(Creating, Accounting):
         self._free.append(number)
 
     def _layout_number(self, layout: Layout) -> int:
-        """The number under which workers know a layout; it is told once."""
-        number = self._layouts.get(layout)
+        """The number under which workers know a layout, until others have been used so often."""
+        number = self._layouts.pop(layout, None)
         if number is None:
-            number = self._layouts[layout] = len(self._layouts)
+            number = next(self._layout_numbers)
             self._told.append((number, layout.record()))
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._untold.append(self._layouts.pop(next(iter(self._layouts))))
+        self._layouts[layout] = number
         return number
 
     def _record(self, op: str, operands: Sequence[Any], settings: dict[str, Any]) -> Record:
@@ -128,9 +147,11 @@ class Session(Creating, Accounting):
         if settings:
             record["set"] = settings
         if self._free:
-            record["free"], self._free = self._free, []
+            record["free"] = [self._free.popleft() for _ in range(len(self._free))]
         if self._told:
             record["layouts"], self._told = self._told, []
+        if self._untold:
+            record["forget"], self._untold = self._untold, []
         return record
 
     def _operand(self, op: str, x: Any) -> Any:
@@ -162,15 +183,18 @@ class Session(Creating, Accounting):
         resolved: Layout | None = None
         if layout is not None:
             resolved = resolve(layout, shape, self.size, dtype.itemsize, op)
-            settings["layout"] = self._layout_number(resolved)
         made = Matrix(self, next(self._numbers), shape, dtype)
         if self._foretold is not None:
             self._foretell(op, operands, settings, resolved, made)
             return made
-        record = self._record(op, operands, settings)
-        record["out"] = made._number
-        self._posted += 1
-        engine.post(record, None if flats is None or resolved is None else flats(resolved))
+        given = None if flats is None or resolved is None else flats(resolved)
+        with self._posting:
+            if resolved is not None:
+                settings["layout"] = self._layout_number(resolved)
+            record = self._record(op, operands, settings)
+            record["out"] = made._number
+            self._posted += 1
+            engine.post(record, given)
         return made
 
     def _auto(self, shape: Sequence[int], dtype: np.dtype[Any]) -> LayoutLike:
@@ -189,11 +213,15 @@ class Session(Creating, Accounting):
         if self._foretold is not None:
             self._foretold.append(f"{settings.get('name', op)}: in place")
             return
-        self._posted += 1
-        self._open().post(self._record(op, operands, settings))
+        engine = self._open()
+        with self._posting:
+            self._posted += 1
+            engine.post(self._record(op, operands, settings))
 
     def _ask(self, op: str, operands: Sequence[Any] = (), **settings: Any) -> list[Answer]:
-        answers = self._open().ask(self._record(op, operands, settings))
+        engine = self._open()
+        with self._posting:
+            answers = engine.ask(self._record(op, operands, settings))
         for answer, _ in answers:
             if isinstance(answer, dict) and "error" in answer:
                 told = answer["error"]
@@ -347,7 +375,7 @@ class Session(Creating, Accounting):
                     f"matmul: operands are matrices or vectors, got {quoted(x)}: multiply numbers with *"
                 )
         shape = product_shape(left.shape, right.shape)
-        known = np.result_type(left.dtype, right.dtype) if dtype is None else as_dtype(dtype)
+        known = promoted("matmul", left.dtype, right.dtype) if dtype is None else as_dtype(dtype)
         settings: dict[str, Any] = {"dtype": known.name}
         if wire is not None:
             settings["wire"] = wire_name("matmul", wire, [left.dtype, right.dtype])
@@ -400,15 +428,14 @@ class Session(Creating, Accounting):
         if self._foretold is not None:
             raise ArgumentError("explain: within another one: call it once, of both operations")
         self.rates()  # what is measured is measured before
-        self._foretold = []
+        found = self._explaining.found = []
         try:
             function()
-            found = self._foretold
             texts = [one if isinstance(one, str) else one.text for one in found]
             last = stages([one for one in found if isinstance(one, Foretold)], self.size)
             return "\n".join([*texts, last] if last else texts)
         finally:
-            self._foretold = None
+            self._explaining.found = None
             self._lies.clear()
 
     def _foretell(

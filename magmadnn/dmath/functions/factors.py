@@ -245,10 +245,10 @@ def _substitute_back(left: Parts, right: Parts, dtype: np.dtype[Any]) -> None:
 
 
 def tri(x: Parts, lower: bool, k: int = 0) -> Parts:
-    """The matrix with zeros above its k-th diagonal, or below it."""
+    """Matrices [..., m, n] with zeros above their k-th diagonal, or below it."""
     xp, blocks = x.team.xp, {}
     for number, block in x.blocks.items():
-        (r0, _), (c0, _) = x.layout.boxes[number]
+        (r0, _), (c0, _) = x.layout.boxes[number][-2:]
         blocks[number] = (xp.tril if lower else xp.triu)(block, k + r0 - c0)
     return Parts(x.team, x.layout, x.dtype, blocks)
 
