@@ -255,10 +255,14 @@ def test_sizes_of_transforms(two: Any) -> None:
 def test_explain_foretells_where_moved_elements_lie(two: Any) -> None:
     x = two.array(np.arange(2e5).reshape(500, 400), layout=md.dmath.Columns())
     places, values = two.array(np.array([3, 0, 1])), x[0]
+    along = two.array(np.zeros((500, 3), int))
     for make in (
         lambda: d.reshape(x, (200, 1000)),
         lambda: d.take(x, places, axis=1),
         lambda: d.searchsorted(values, x),
+        lambda: d.softmax(x, axis=1),
+        lambda: d.argmax(x, axis=1),
+        lambda: d.take_along_axis(x, along, axis=1),
     ):
         text, made = two.explain(make), make()
         assert text.endswith(f"result: {made.layout}")
@@ -266,6 +270,26 @@ def test_explain_foretells_where_moved_elements_lie(two: Any) -> None:
         make().wait()
         sent = two.counters()["sent_bytes"] - before
         assert f"sends {sent / 1e6:.2f} MB" in text and sent >= 1600
+
+
+def test_explain_foretells_where_factors_and_norms_lie(two: Any) -> None:
+    """A norm of all elements ended in an IndexError, determinants and singular values in a ValueError."""
+    w, found = Workers(two), list[Any]()
+    square, right, stack = w(S), w(A.T), w(P[:, :3])
+    for make in (
+        lambda: d.norm(right),
+        lambda: d.norm(right, axis=0),
+        lambda: d.det(square),
+        lambda: d.cholesky(square),
+        lambda: d.svdvals(right),
+        lambda: d.svdvals(stack),
+        lambda: d.solve(square, right),
+        lambda: d.solve(square, right[:, 0]),
+        lambda: d.eigh(square).eigenvectors,
+        lambda: d.flip(right),
+    ):
+        two.explain(lambda make=make: found.append(make().layout))
+        assert found[-1] == make().layout
 
 
 def test_refusals_of_shapes_and_indices(two: Any) -> None:

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.functions import elementwise, images, moving, reducing, transforms, views
+from magmadnn.dmath.functions import (
+    elementwise,
+    images,
+    moving,
+    reducing,
+    spectra,
+    transforms,
+    views,
+)
 from magmadnn.dmath.functions.factors import PANEL
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -116,7 +124,13 @@ def _moved(
         return lies, op, f"{sent / 1e6:.2f}"
     lies = target or _natural(op, layouts, settings, shape, workers)
     sent = 0
-    if op in ("remap", "replica"):
+    if op in _WHOLE:
+        whole = [_whole(op, layout, settings) for layout in layouts[:1]]
+        if op == "take_along_axis":
+            whole.append(lies)
+        changes = zip(layouts, whole, sizes, strict=False)
+        sent = sum(int(traffic(was, to).sum()) * size for was, to, size in changes)
+    elif op in ("remap", "replica"):
         sent = int(traffic(layouts[0], lies).sum()) * sizes[0]
     elif op == "reduce":
         axes = tuple(settings["axis"])
@@ -130,16 +144,34 @@ def _moved(
         "arange",
         "random",
         "load",
-        "along",
         "copy",
-        "cholesky",
-        "solve",
+        "norm",
     ):
         for layout, size in zip(layouts, sizes, strict=True):
             needed = elementwise.induced(lies, layout.shape)
             sent += int(traffic(layout, needed).sum()) * size
-    most = "at most " if settings.get("error") else ""
+    most = "at most " if settings.get("error") else "at least " if op in _IN_PANELS else ""
     return lies, settings.get("name", op), f"{most}{sent / 1e6:.2f}"
+
+
+_IN_PANELS = ("cholesky", "solve", "determinant")  # which send each panel to all, too
+_WHOLE = ("along", "of_matrices", "take_along_axis", *_IN_PANELS)
+
+
+def _whole(op: str, layout: Layout, settings: Mapping[str, Any]) -> Layout:
+    """Where the first operand of such an operation is brought."""
+    if op in _IN_PANELS:
+        return resolve(Columns(block=PANEL), layout.shape, layout.workers)
+    if op == "of_matrices":
+        return spectra.matrices_whole(layout)
+    return reducing.whole_along(layout, settings["axis"])
+
+
+def _with_axis(layout: Layout, axis: int, count: int | None) -> Layout:
+    """The layout with so many elements along an axis that is not cut; without the axis for None."""
+    new = [] if count is None else [(0, count)]
+    cuts = (*layout.cuts[:axis], *new, *layout.cuts[axis + 1 :])
+    return Layout(tuple(cut[-1] for cut in cuts), cuts, layout.holders, layout.workers)
 
 
 def _natural(
@@ -149,16 +181,23 @@ def _natural(
     shape: tuple[int, ...],
     workers: int,
 ) -> Layout:
-    if op == "along":
-        found = reducing.whole_along(layouts[0], settings["axis"])
-        return found if found.shape == shape else resolve(None, shape, workers)
+    if op in ("along", "take_along_axis"):
+        found, axis = _whole(op, layouts[0], settings), settings["axis"]
+        return _with_axis(found, axis, shape[axis] if len(shape) == len(found.shape) else None)
+    if op == "of_matrices":
+        found = _whole(op, layouts[0], settings)
+        return _with_axis(_with_axis(found, len(shape), None), len(shape) - 1, shape[-1])
     if op in ("remap", "copy", "tri"):
         return layouts[0]
     if op == "windows":
         lies = images.by_images(layouts[0])
         return Layout(shape, (lies.cuts[0], *((0, n) for n in shape[1:])), lies.holders, workers)
-    if op in ("cholesky", "solve"):
-        return resolve(Columns(block=PANEL) if len(shape) == 2 else None, shape, workers)
+    if op == "cholesky":
+        return _whole(op, layouts[0], settings)
+    if op == "solve" and len(shape) == 2:
+        return resolve(Columns(), shape, workers)
+    if op in ("solve", "determinant"):  # a vector
+        return Layout(shape, ((0, *shape),), ((0,),), workers)
     if op in ("reduce", "norm", "vdot") or not layouts:
         return resolve(None, shape, workers)
     return elementwise.common(op, layouts)

@@ -203,7 +203,7 @@ def cross(x1: Matrix, x2: Matrix, /, *, axis: int = -1) -> Matrix:
     for x in (x1, x2):
         if not -x.ndim <= whole("cross", "axis", axis) < x.ndim or x.shape[axis] != 3:
             raise ShapeError(
-                f"cross: shapes {x1.shape} and {x2.shape} have no vectors of 3 along axis {axis}"
+                f"cross: axis {axis} must have 3 elements, got shapes {x1.shape} and {x2.shape}"
             )
     # The axis is that of each operand; other axes broadcast.
     first, second = ([moveaxis(x, axis, -1)[..., k] for k in range(3)] for x in (x1, x2))

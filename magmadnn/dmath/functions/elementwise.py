@@ -193,8 +193,7 @@ def apply(
         out.data.version += 1
     for block in layout.held[team.rank]:
         local = [_block(x, layout, block) if isinstance(x, Parts) else x for x in aligned]
-        with np.errstate(all="ignore"):
-            value = team.xp.asarray(function(*local, **settings))
+        value = team.xp.asarray(function(*local, **settings))
         if out is None:
             shape = tuple(high - low for low, high in layout.boxes[block])
             if value.shape != shape:

@@ -140,13 +140,21 @@ def uncut(x: Parts, axes: Sequence[int]) -> Parts:
     return remap(x, Layout(x.shape, cuts, tuple((w,) for w in range(size)), size), share=True)
 
 
-def _in_lines(function: Callable[..., Any], xp: Any, block: Any, axes: Sequence[int]) -> Any:
-    """A reduction of lines, each of which lies in one piece: a library's order of sums depends on strides."""
+def _in_order(function: Callable[..., Any], xp: Any, block: Any, axes: Sequence[int]) -> Any:
+    """A reduction of a block in an order that depends on the axes alone: a library's depends on strides, too.
+
+    Lines of the last axes are reduced each in one piece, other axes as rows that are added one after another.
+    """
     kept = [i for i in range(block.ndim) if i not in axes]
     sizes = [block.shape[i] for i in kept]
-    count = prod(block.shape[i] for i in axes)
-    lines = xp.ascontiguousarray(block.transpose([*kept, *axes])).reshape(prod(sizes), count)
-    return function(lines, axis=1).reshape(sizes)
+    counts = prod(sizes), prod(block.shape[i] for i in axes)
+    if kept == list(range(len(kept))):
+        lines = xp.ascontiguousarray(block).reshape(counts)
+        return function(lines, axis=1).reshape(sizes)
+    rows = xp.ascontiguousarray(block.transpose([*axes, *kept])).reshape(counts[::-1])
+    if counts[0] == 1:  # a single column would be taken for a line
+        rows = xp.concatenate([rows, rows], axis=1)
+    return function(rows, axis=0)[: counts[0]].reshape(sizes)
 
 
 def reduce(
@@ -177,7 +185,7 @@ def reduce(
     for number, block in x.blocks.items():
         into = lies.block_at([_place(x.layout, number)[i] for i in kept])
         wide = block.astype(sums, copy=False) if name in ("sum", "prod") else block
-        found = _in_lines(function, team.xp, wide, axes) if fixed else function(wide, axis=axes)
+        found = _in_order(function, team.xp, wide, axes) if fixed else function(wide, axis=axes)
         value = team.xp.asarray(found)
         blocks[into] = team.xp.asarray(joined(blocks[into], value)) if into in blocks else value
     for number in lies.held[team.rank]:
@@ -297,7 +305,7 @@ def along(name: str, x: Parts, axis: int = -1, descending: bool = False) -> Part
 
 def _along_function(name: str, xp: Any, descending: bool) -> Callable[[Any, int], Any]:
     def sums(e: Any, axis: int) -> Any:
-        return xp.expand_dims(_in_lines(xp.sum, xp, e, (axis,)), axis)
+        return xp.expand_dims(_in_order(xp.sum, xp, e, (axis,)), axis)
 
     def wide(x: Any) -> Any:
         return x.astype(accumulated(reduced_dtype(name, x.dtype)), copy=False)

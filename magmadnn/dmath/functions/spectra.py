@@ -49,7 +49,7 @@ def of_matrices(x: Parts, name: str, **settings: Any) -> Parts:
     Raises:
         NumericError: if a library's iteration does not converge.
     """
-    layout = _matrices_whole(x.layout)
+    layout = matrices_whole(x.layout)
     moved = remap(x, layout, computed_dtype(x.dtype), share=True)
     lead, (m, n) = x.shape[:-2], x.shape[-2:]
     count = sum(map(prod, result_shapes(name, m, n, settings.get("whole", False))))
@@ -69,7 +69,7 @@ def of_matrices(x: Parts, name: str, **settings: Any) -> Parts:
     return Parts(x.team, rows, moved.dtype, blocks)
 
 
-def _matrices_whole(layout: Layout) -> Layout:
+def matrices_whole(layout: Layout) -> Layout:
     """A layout in which no matrix is cut: a stack by its first axis, a matrix on the first worker."""
     shape, workers = layout.shape, layout.workers
     whole = tuple((0, n) for n in shape)
