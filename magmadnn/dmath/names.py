@@ -166,7 +166,8 @@ def matmul(
     Raises:
         ShapeError: if sizes do not fit.
         UnknownNameError: for a `compute` that is none of these.
-        DTypeError: for a `compute` of operands that are not real floating-point numbers.
+        DTypeError: for a `compute` of operands that are not real floating-point numbers; for a `dtype` of a
+            lower kind than theirs, such as whole numbers for real ones.
     """
     return session_of("matmul", a, b).matmul(a, b, layout, dtype, wire, keep, compute)
 

@@ -128,6 +128,8 @@ class Accounting:
 
     def set_rates(self, rates: Rates) -> None:
         """Let the planner predict from these rates."""
+        if not isinstance(rates, Rates):
+            raise ArgumentError(f"set_rates: takes md.dmath.Rates(...), got {quoted(rates)}")
         self._rates = dict.fromkeys(COMPUTE, rates)
         self._ask("set_rates", **vars(rates))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
-from magmadnn.dmath.client.checking import fitting, real, refuse_complex, several
+from magmadnn.dmath.client.checking import fitting, real, refuse_complex, several, whole
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
@@ -234,7 +234,7 @@ class Creating:
         """Ones on the diagonal, `k` places to the right of the main one."""
         self._on("eye", device)
         shape = (rows, rows if columns is None else columns)
-        return self._made("eye", shape, dtype, layout, k=k)
+        return self._made("eye", shape, dtype, layout, k=whole("eye", "k", k))
 
     def arange(
         self,

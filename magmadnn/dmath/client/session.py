@@ -18,7 +18,7 @@ from magmadnn.calls import missing_name
 from magmadnn.dmath.arrays import making
 from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.accounting import Accounting
-from magmadnn.dmath.client.checking import NUMBERS, promoted
+from magmadnn.dmath.client.checking import NUMBERS, goes_into, promoted
 from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
 from magmadnn.dmath.client.explaining import Foretold, foretold, stages
@@ -375,7 +375,16 @@ class Session(Creating, Accounting):
                     f"matmul: operands are matrices or vectors, got {quoted(x)}: multiply numbers with *"
                 )
         shape = product_shape(left.shape, right.shape)
-        known = promoted("matmul", left.dtype, right.dtype) if dtype is None else as_dtype(dtype)
+        if dtype is None:
+            known = promoted("matmul", left.dtype, right.dtype)
+        else:
+            known = as_dtype(dtype)
+            for x in (left, right):
+                if not goes_into(x.dtype, known):
+                    raise DTypeError(
+                        f"matmul: products of {x.dtype} do not go into dtype={known.name}: multiply, and "
+                        "then cast with astype, or take md.dmath.real of complex ones"
+                    )
         settings: dict[str, Any] = {"dtype": known.name}
         if wire is not None:
             settings["wire"] = wire_name("matmul", wire, [left.dtype, right.dtype])

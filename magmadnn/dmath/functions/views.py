@@ -49,7 +49,10 @@ def key_of(what: str, index: Any, shape: Sequence[int]) -> Key:
 
 def _one(what: str, one: Any, axis: int, size: int) -> list[int]:
     if isinstance(one, slice):
-        span = range(*one.indices(size))
+        try:
+            span = range(*one.indices(size))
+        except (TypeError, ValueError) as error:  # no whole numbers, or a step of 0
+            raise ArgumentError(f"{what}: {error}, got {quoted(one)}") from None
         return [span.start, span.step, len(span)]
     if isinstance(one, (bool, np.bool)) or not isinstance(one, (int, np.integer)):
         raise ArgumentError(

@@ -316,7 +316,7 @@ def resolve(
         return _resolved(Rows(), shape, workers)
     if isinstance(like, type) and issubclass(like, (Rows, Columns, Replicated)):
         like = like()
-    if isinstance(like, str) or not isinstance(like, Recipe):
+    if isinstance(like, (str, type)) or not isinstance(like, Recipe):
         raise ArgumentError(
             f'{what}: expected a layout such as md.dmath.Rows() or "auto", got {quoted(like)}'
         )
