@@ -21,7 +21,7 @@ ROWS = 103  # of which the last batch of 32 has 7
 X = DRAW.normal(size=(ROWS, 5))
 Y = DRAW.integers(0, 3, ROWS)
 IMAGES = DRAW.normal(size=(37, 9, 7, 2))
-WEIGHTS = (DRAW.integers(0, 32, ROWS) / 16).astype(np.float32)  # of which float32 sums are exact
+WEIGHTS = DRAW.uniform(0, 2, ROWS).astype(np.float32)
 WEIGHTS[:8] = 0.0  # a micro-batch that weighs nothing
 
 
@@ -66,6 +66,36 @@ def images() -> md.Model:
     )  # fmt: skip
 
 
+SEQUENCES = DRAW.normal(size=(37, 5, 4))
+
+
+class Recurrent(md.layers.Layer):
+    """h <- h + tanh(x w + h u), of which the last: [batch, time, features] -> [batch, units]."""
+
+    units: int = 6
+
+    def build(self, x: Any) -> None:
+        self.w = self.parameter("w", (x.shape[-1], self.units), "glorot_uniform", x.dtype)
+        self.u = self.parameter("u", (self.units, self.units), "orthogonal", x.dtype)
+
+    def forward(self, x: Any) -> Any:
+        zero = md.ops.broadcast_to(np.zeros(1, x.dtype), (x.shape[0], self.units))
+
+        def step(h: Any, x: Any) -> Any:
+            return h + md.ops.tanh(x @ self.w + h @ self.u), ()
+
+        return md.scan(step, zero, md.ops.transpose(x, (1, 0, 2)))[0]
+
+
+def loops() -> md.Model:
+    """The gradient of a loop reads what the loop carried into each step, which forward nobody asks for."""
+    layers = md.layers
+    return md.Model(
+        [layers.Input((5, 4)), Recurrent(), layers.Dense(5, activation="tanh"), layers.Dense(3)],
+        loss="cross_entropy", optimizer=md.optim.SGD(0.2), seed=3, precision="float64",
+    )  # fmt: skip
+
+
 CASES: dict[str, tuple[Callable[[], md.Model], Any, dict[str, Any]]] = {
     "layers": (deep, X, {}),
     "validated": (deep, X, {"validation_split": 0.1}),
@@ -73,6 +103,7 @@ CASES: dict[str, tuple[Callable[[], md.Model], Any, dict[str, Any]]] = {
     "clipped": (clipped, X, {}),
     "residual": (residual, X, {}),
     "images": (images, IMAGES, {}),
+    "loops": (loops, SEQUENCES, {}),
 }
 
 

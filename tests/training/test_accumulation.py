@@ -85,10 +85,7 @@ def test_equal_to_the_large_batch(name: str) -> None:
     assert distance(many, large) < 1e-12
     assert distance(many, network(**settings)) > 1e-3
     assert small["learning_rate"] == whole["learning_rate"]
-    near = (
-        1e-12 if case.keys().isdisjoint({"sample_weight", "class_weight"}) else 6e-8
-    )  # of float32
-    assert np.allclose(small["loss"], whole["loss"], rtol=near, atol=0)
+    assert np.allclose(small["loss"], whole["loss"], rtol=1e-12, atol=0)
     assert many._step is not None and many._step[2].count == 18
 
 

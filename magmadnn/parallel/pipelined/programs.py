@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from magmadnn import ops
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
+from magmadnn.graph.body import is_result
 from magmadnn.graph.node import (
     PLACEHOLDER,
     VARIABLE,
@@ -235,9 +236,14 @@ class Cut:
         stage.gradients = stage.buckets.exchanged(gradients, f"gradient_{stage.number}")
         backward = [*(g for _, g in stage.returned), *(v.node for v in stage.buckets.vectors())]
         trained, needed = set(stage.parameters), dict[Node, Node]()
-        order = topological(backward, lambda n: () if n in computed else n.inputs)
+
+        def is_computed(node: Node) -> bool:
+            """Forward; one of several results also where the way forward does not ask for that one."""
+            return node in computed or (is_result(node) and node.inputs[0] in computed)
+
+        order = topological(backward, lambda n: () if is_computed(n) else n.inputs)
         for node in order:
-            if node not in computed or node in trained or node.op is PLACEHOLDER:
+            if not is_computed(node) or node in trained or node.op is PLACEHOLDER:
                 continue
             if not node.inputs and node.op is not VARIABLE:
                 continue  # a constant or a size

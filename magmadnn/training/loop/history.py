@@ -63,7 +63,7 @@ class Totals:
             self.weight += float(rows) * count  # of integers: exact in any order
             terms *= float(rows)
         else:
-            total = weights.reshape(count, -1).sum(axis=1).astype(np.float64)
+            total = weights.astype(np.float64).reshape(count, -1).sum(axis=1)
             self.weight = float(_added(self.weight, total))
             terms *= total
         self.loss = float(_added(self.loss, terms))

@@ -27,6 +27,7 @@ from .pieces import (
     ChunkIterator,
     batch_of,
     flat,
+    mass_of,
     parts_like,
     parts_of,
     rows_of,
@@ -128,7 +129,7 @@ class OwnRows:
                 self._nothing = batch_of(parts_like(source.arrays, none))
             own = self._nothing
         weights = source.arrays[2]
-        weight = float(weights[0][rows].sum()) if weights else float(len(rows))
+        weight = mass_of(weights[0][rows]) if weights else float(len(rows))
         return replace(own, whole_rows=len(rows), whole_weight=weight)
 
     def _part(self, batch: Batch) -> Batch:

@@ -65,7 +65,7 @@ class Batch:
         """Sum of the samples' weights, those on other ranks too."""
         if self.whole_rows is not None:
             return self.whole_weight
-        return float(self.rows if self.weights is None else self.weights.sum())
+        return float(self.rows) if self.weights is None else mass_of(self.weights)
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,11 @@ def numbered(batch: int, epoch: int) -> Iterator[None]:
 
 
 BatchArrays = tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
+
+
+def mass_of(weights: Array) -> float:
+    """The sum of weights, added up in float64 whatever their dtype."""
+    return float(weights.astype(np.float64).sum())
 
 
 def batch_of(parts: BatchArrays) -> Batch:
