@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from magmadnn.errors import ArgumentError, CommunicationError, MagmaDNNError, quoted
 
-from .arrays import as_bytes
+from .arrays import as_bytes, described
 from .communicator import Request
 from .engine import Call, SameCalls
 from .group import HostCommunicator
@@ -233,11 +233,13 @@ class _World:
     ) -> None:
         running.missing -= 1
         running.clock = max(running.clock, arrival)
-        if (out.dtype, out.size) != (message.dtype, message.size):
+        is_part = bool(running.call.number)  # of what all ranks call; else shapes are compared, as by MPI
+        wanted, come = ((a.dtype, a.size if is_part else a.shape) for a in (out, message))
+        if wanted != come:
             running.ended = True
             running.error = CommunicationError(
-                f"rank {key[1]} in {running.call} got {message.size} elements of {message.dtype} from rank "
-                f"{key[0]}, expected {out.size} of {out.dtype}: both must name the same shape and dtype"
+                f"rank {key[1]} in {running.call} got {described(message)} from rank {key[0]}, expected "
+                f"{described(out)}: both must name the same shape and dtype"
             )
             return
         as_bytes(out)[...] = as_bytes(message)

@@ -144,15 +144,19 @@ FAULTS: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "pair's dtype": (
         one_differs(lambda c: c.recv(A(3), 0), lambda c: c.send(A(3, "i8"), 2)),
-        "got 3 elements of int64 from rank 0, expected 3 of float64",
+        "got int64 (3,) from rank 0, expected float64 (3,)",
     ),
     "pair's shape": (
         one_differs(lambda c: c.recv(A(3), 0), lambda c: c.send(A(4), 2)),
-        "got 4 elements of float64 from rank 0, expected 3 of float64",
+        "got float64 (4,) from rank 0, expected float64 (3,)",
+    ),
+    "pair's shape of as many elements": (
+        one_differs(lambda c: c.recv(A(1).reshape(()), 0), lambda c: c.send(A(1), 2)),
+        "got float64 (1,) from rank 0, expected float64 ()",
     ),
     "parts of another size": (
         lambda c: c.all_to_all([A(c.rank + 1)] * 4, [A(2) for _ in range(4)]),
-        "expected 2 of float64",
+        "expected float64 (2,)",
     ),
     "circle of recv": (
         lambda c: c.recv(A(2), (c.rank + 1) % 4),

@@ -89,6 +89,24 @@ def test_equal_to_the_large_batch(name: str) -> None:
     assert many._step is not None and many._step[2].count == 18
 
 
+@pytest.mark.parametrize("shards", [None, 3])
+def test_a_group_that_weighs_nothing(shards: int | None) -> None:
+    """Rows 20 to 40, a group of 4 batches, and 60 to 65, the first batch of one, have the weight 0."""
+    weights = WEIGHTS.copy()
+    weights[20:40] = weights[60:65] = 0.0
+    found = []
+    for size, every in ((5, 4), (20, 1)):
+        layers = [L.Input((7,)), L.Dense(11, activation="tanh"), L.Dense(3)]
+        model = md.Model(layers, loss="cross_entropy", optimizer="adam", precision="float64")
+        given: dict[str, Any] = {"batch_size": size, "accumulate": every, "sample_weight": weights}
+        if shards is not None:
+            given["parallel"] = md.parallel.DataParallel(shards=shards)
+        model.fit(X, Y, shuffle=False, epochs=2, verbose=False, **given)
+        found.append(model)
+    assert distance(*found) < 1e-12  # as above
+    assert all(np.isfinite(value).all() for value in found[0].values().values())
+
+
 def test_groups_that_do_not_fill_an_epoch() -> None:
     """Of 21 batches the last group has one; of a group of 50 all are in one."""
     for accumulate, batch in ((4, 20), (50, 103)):

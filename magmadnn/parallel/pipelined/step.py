@@ -425,7 +425,7 @@ class PipelineStep(ScatteredStep):
         return np.zeros(bind_shape(node.shape, piece.sizes), node.dtype)
 
     def _send(self, run: _Run, crossing: Crossing, to: int, value: Array, way: int) -> None:
-        array = np.ascontiguousarray(value)
+        array = np.asarray(value, order="C")  # a penalty stays a scalar: its shape travels too
         request = self._comm.start_send(array, to, tag=2 * crossing.number + way)
         run.sending.append((request, array))
 
