@@ -233,7 +233,9 @@ class _World:
     ) -> None:
         running.missing -= 1
         running.clock = max(running.clock, arrival)
-        is_part = bool(running.call.number)  # of what all ranks call; else shapes are compared, as by MPI
+        is_part = bool(
+            running.call.number
+        )  # of what all ranks call; else shapes are compared, as by MPI
         wanted, come = ((a.dtype, a.size if is_part else a.shape) for a in (out, message))
         if wanted != come:
             running.ended = True

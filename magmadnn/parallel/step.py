@@ -21,7 +21,7 @@ from magmadnn.graph.node import PLACEHOLDER, Updated, placeholder, topological
 from magmadnn.graph.op import Array
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.optim import Step, StepSlices
-from magmadnn.optim.building.accumulation import Accumulation
+from magmadnn.optim.building.accumulation import Accumulation, inverse_of
 from magmadnn.optim.courses import StepCourse
 from magmadnn.optim.memory_check import BATCH
 from magmadnn.runtime import Executable
@@ -95,9 +95,7 @@ class SharedGradients:
 
     def inverse(self) -> Operation:
         """What sums are multiplied by to be means: a scalar of float64."""
-        total = Operation(self.total)
-        found: Operation = ops.where(ops.greater(total, 0.0), 1.0 / total, 0.0)
-        return found
+        return inverse_of(Operation(self.total))
 
     def kept(self, updates: Sequence[Updated]) -> Sequence[Updated]:
         """The updates; at the end of a group only, where there are groups."""

@@ -108,6 +108,32 @@ def test_it_is_the_training_of_one_rank_on_the_same_batches(options: dict[str, A
     assert_near(models[1].values(), models[0].values())
 
 
+def test_a_batch_that_weighs_nothing() -> None:
+    """Of 7 batches the third and fourth: nothing is infinite on the way, which op by op is looked for."""
+    weights = WEIGHTS.astype(np.float64)
+    weights[30:60] = 0.0
+
+    def run(comm: Communicator | None, way: Any) -> Any:
+        model = network(precision="float64", optimizer=md.optim.SGD(0.1), executor="reference")
+        model.fit(
+            X.astype(np.float64), Y, sample_weight=weights, batch_size=15, shuffle=False,
+            parallel=way(comm), verbose=False,
+        )  # fmt: skip
+        return model.values()
+
+    alone = run(None, lambda comm: False)
+    ways = md.parallel
+    for way in (
+        ways.DataParallel,
+        lambda comm: ways.DataParallel(comm, shard="optimiser"),
+        lambda comm: ways.DataParallel(comm, shard="parameters"),
+        lambda comm: ways.Hybrid(communicator=comm, deterministic="layout"),
+        lambda comm: ways.Pipeline(comm, micro_batches=3),
+    ):
+        for found in simulate(2, run, way):
+            assert_near(found, alone)
+
+
 def test_statistics_of_batches_are_means_over_shards() -> None:
     """Running means after one step: 0.1 of the mean of the batch, and variances those within shards."""
     models = []

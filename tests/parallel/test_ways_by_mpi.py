@@ -26,7 +26,8 @@ def train(make, comm=None):
     draw = np.random.default_rng(1)
     x, y = draw.normal(size=(75, 6)).astype("f"), draw.integers(0, 3, 75)
     layers = [
-        md.layers.Input((6,)), md.layers.Dense(9), md.layers.BatchNorm(), md.layers.Dropout(0.2),
+        md.layers.Input((6,)), md.layers.Dense(9, kernel_regularizer=md.layers.L2(0.01)),
+        md.layers.BatchNorm(), md.layers.Dropout(0.2),
         md.layers.Dense(8, activation="tanh"), md.layers.Dense(3),
     ]
     model = md.Model(layers, loss="cross_entropy", optimizer="adam", metrics=["accuracy"])

@@ -22,6 +22,13 @@ from magmadnn.tensor import Operation, Tensor, Variable
 _FLAG = Spec((), np.dtype(np.float64))
 
 
+def inverse_of(mass: Operation) -> Operation:
+    """1 / mass, and 0 of rows that all weigh nothing; nothing is infinite on the way."""
+    is_heavy = ops.greater(mass, 0.0)
+    found: Operation = ops.where(is_heavy, 1.0 / ops.where(is_heavy, mass, 1.0), 0.0)
+    return found
+
+
 class Accumulation:
     """The sums, and the graph around a step.
 
@@ -50,8 +57,7 @@ class Accumulation:
         begins = ops.greater(Operation(self._begins), 0.5)
         total = ops.where(begins, 0.0, self._total) + self._mass
         self._sums = [(self._total.node, total.node)]
-        # where no row so far has a weight the sums are 0, and so are the means, as in `weighted_mean`
-        inverse = 1.0 / ops.where(ops.greater(total, 0.0), total, 1.0)
+        inverse = inverse_of(total)
         means = []
         for gradient, name in zip(gradients, names, strict=True):
             held = Tensor.wrap(np.zeros(bind_shape(gradient.shape, {}), gradient.dtype))

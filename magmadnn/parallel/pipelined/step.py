@@ -20,7 +20,7 @@ from magmadnn.graph.op import Array
 from magmadnn.layers.layer import Layer
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.optim import StepSlices, Transform
-from magmadnn.optim.building.accumulation import Accumulation
+from magmadnn.optim.building.accumulation import Accumulation, inverse_of
 from magmadnn.optim.building.loss_scaling import LossScale
 from magmadnn.optim.building.update import Update, keys_of
 from magmadnn.optim.courses import StepCourse
@@ -169,7 +169,7 @@ class PipelineStep(ScatteredStep):
 
         def means(values: Sequence[Operation], names: Sequence[str]) -> list[Operation]:
             total = Operation(self._total)
-            inverse = ops.where(ops.greater(total, 0.0), 1.0 / total, 0.0)
+            inverse = inverse_of(total)
             return [s * ops.cast(inverse, s.dtype) for s in stage.gradients]
 
         place = {node: k for k, node in enumerate(self._cut.parameters)}
