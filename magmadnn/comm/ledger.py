@@ -62,6 +62,15 @@ def _parsed(text: bytes) -> tuple[Call, dict[str, int]]:
     return Call(group, int(number), what, site, 0, others), numbers
 
 
+def _is_stopped(process: int) -> bool:
+    """Whether a process of this machine is stopped, by a signal (T) or a debugger (t)."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:  # it has ended, or there is no /proc
+        return False
+    return text.rpartition(")")[2].split()[0] in "Tt"  # the name before may hold anything
+
+
 class Ledger:
     """The lines of all ranks; this process writes that of `rank`, the launcher (rank -1) none.
 
@@ -139,6 +148,11 @@ class Ledger:
     def entries(self) -> list[Entry | None]:
         """What all ranks have written."""
         return [self.read(rank) for rank in range(self.size)]
+
+    def stopped(self, members: list[int]) -> list[Entry]:
+        """Ranks of `members` whose processes the system has stopped; none where there is no /proc."""
+        of = {entry.rank: entry for entry in self.entries() if entry is not None}
+        return [of[rank] for rank in members if rank in of and _is_stopped(of[rank].process)]
 
     def failed(self) -> bool:
         """Whether another rank has failed."""

@@ -36,7 +36,8 @@ _FIRST_SLEEP: Final = 20e-6  # seconds
 _LONGEST_SLEEP: Final = 1e-3
 _FIRST_LOOK: Final = 0.03  # seconds of waiting until the ledger is read
 _NEXT_LOOK: Final = 0.1
-_NOTICE: Final = 10.0  # seconds of waiting until a line says for whom
+_NOTICE: Final = 10.0  # seconds of waiting until a line says for whom,
+_STOPPED_NOTICE: Final = 1.0  # and until it does where the system has stopped that process
 
 
 def load_mpi() -> Any:
@@ -178,7 +179,8 @@ class MpiEngine:
 
     def wait(self, running: _Running) -> Any:
         """Block until a task has ended."""
-        tests, sleep, began, look, noticed = 0, _FIRST_SLEEP, 0.0, _FIRST_LOOK, False
+        tests, sleep, began, look = 0, _FIRST_SLEEP, 0.0, _FIRST_LOOK
+        noticed = noticed_stopped = False
         try:
             while True:
                 with _progress.lock:
@@ -202,6 +204,8 @@ class MpiEngine:
                 if waited > look:
                     look = waited + _NEXT_LOOK
                     self._look(running.call, waited)
+                    if waited > _STOPPED_NOTICE and not noticed_stopped:
+                        noticed_stopped = self._notice_stopped(running.call, waited)
                     if waited > _NOTICE and not noticed:
                         noticed = True
                         self._notice(running.call)
@@ -290,6 +294,21 @@ class MpiEngine:
                     file=sys.stderr,
                     flush=True,
                 )
+
+    def _notice_stopped(self, call: Call, waited: float) -> bool:
+        """Say which ranks cannot go on, as the system has stopped their processes; whether there are any."""
+        if self._ledger is None:
+            return False
+        stopped = self._ledger.stopped(self._members)
+        for entry in stopped:
+            print(
+                f"magmadnn: rank {self._ledger.rank} has waited {waited:.0f} s in {call}, and rank "
+                f"{entry.rank} is stopped (SIGSTOP, Ctrl-Z, a debugger): kill -CONT {entry.process} lets it "
+                f"go on; {entry.last()}",
+                file=sys.stderr,
+                flush=True,
+            )
+        return bool(stopped)
 
     # --- groups ------------------------------------------------------------------------------
 

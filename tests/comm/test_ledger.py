@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 from magmadnn.comm import ledger as module
 from magmadnn.comm.engine import Call
 from magmadnn.comm.ledger import ENDED, FAILED, KILLED, Ledger
+from magmadnn.comm.mpi import MpiEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMBERS = [0, 1, 2]
@@ -79,6 +82,28 @@ def test_a_rank_that_is_gone(ranks: list[Ledger], state: bytes, how: str) -> Non
     assert (ranks[0].trouble(barrier(2), MEMBERS, 0.1) is None) == (state != ENDED)
     # It took part in the call before.
     assert ranks[0].trouble(barrier(1), MEMBERS, 3.0) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system says so in /proc")
+def test_a_stopped_rank_is_named(
+    ranks: list[Ledger], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which the ledger shows as one that waits, and others would wait for without a word."""
+    engine = object.__new__(MpiEngine)  # without MPI
+    engine._ledger, engine._members = ranks[0], MEMBERS
+    with subprocess.Popen(["sleep", "60"]) as other:
+        monkeypatch.setattr(os, "getpid", lambda: other.pid)
+        ranks[1].enter(barrier(4))
+        assert not engine._notice_stopped(barrier(4), 1.2)
+        other.send_signal(signal.SIGSTOP)
+        until = time.monotonic() + 10
+        while not engine._notice_stopped(barrier(4), 1.2) and time.monotonic() < until:
+            time.sleep(0.01)
+        other.kill()
+    assert capsys.readouterr().err == (
+        "magmadnn: rank 0 has waited 1 s in barrier at a.py:1, and rank 1 is stopped (SIGSTOP, Ctrl-Z, a "
+        f"debugger): kill -CONT {other.pid} lets it go on; its last call was barrier at a.py:1\n"
+    )
 
 
 def test_a_circle_is_found_only_when_nobody_works(ranks: list[Ledger]) -> None:
