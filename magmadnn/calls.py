@@ -2,17 +2,18 @@
 
 `checked_call` wraps a function, `check_calls` the constructors of classes. A call that fits costs nothing
 more than one Python call; the signature is looked at only after a TypeError. `ExplainsAttributes` and
-`missing_name` say what to write in place of a name that an object or a module does not have.
+`missing_name` say what to write in place of a name that an object or a module does not have. `FixedList` and
+`FixedDict` refuse changes that nobody would heed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import FrozenInstanceError, fields, is_dataclass
+from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from magmadnn.errors import (
     ArgumentError,
@@ -26,6 +27,7 @@ from magmadnn.hints import hint
 
 _CHECKED: set[Callable[..., Any]] = set()  # constructors, which are wrapped once
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -300,3 +302,77 @@ def explains_names(module: str, known: Iterable[str]) -> Callable[[str], Any]:
         raise missing_name(f"module {module}", (module,), name, lambda: known)
 
     return of_module
+
+
+class Keeper(Protocol):
+    """Whose list or dict it is: it says whether that may be changed."""
+
+    def check_change(self, name: str) -> None:
+        """Raise FrozenError, unless what the object keeps under `name` may be changed now."""
+
+
+@dataclass(frozen=True)
+class Unchanging:
+    """The keeper of what is never changed.
+
+    Attributes:
+        text: of the error.
+    """
+
+    text: str
+
+    def check_change(self, name: str) -> None:
+        """Raise FrozenError."""
+        raise FrozenError(self.text)
+
+
+class FixedList(list[T]):
+    """A list whose keeper refuses changes in place, which would change nothing else; a copy is one's own."""
+
+    __slots__ = ("_keeper", "_name")
+
+    def __init__(self, values: Iterable[T], keeper: Keeper, name: str) -> None:
+        super().__init__(values)
+        self._keeper, self._name = keeper, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(self), self._keeper, self._name)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+class FixedDict(dict[str, T]):
+    """The same of a dict."""
+
+    __slots__ = ("_keeper", "_name")
+
+    def __init__(self, values: Mapping[str, T], keeper: Keeper, name: str) -> None:
+        super().__init__(values)
+        self._keeper, self._name = keeper, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self), self._keeper, self._name)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+def _asking(base: type, name: str) -> Callable[..., Any]:
+    """A method that changes a list or a dict, once the keeper was asked."""
+    change = getattr(base, name)
+
+    @wraps(change)
+    def asking(self: Any, *given: Any, **named: Any) -> Any:
+        self._keeper.check_change(self._name)
+        return change(self, *given, **named)
+
+    return asking
+
+
+for _fixed, _changes in (
+    (FixedList, "append extend insert remove pop clear sort reverse __iadd__ __imul__"),
+    (FixedDict, "update setdefault pop popitem clear __ior__"),
+):
+    for _change in (*_changes.split(), "__setitem__", "__delitem__"):
+        setattr(_fixed, _change, _asking(_fixed.__mro__[1], _change))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import axes_text, shape_text
 from magmadnn.tensor import Operation
@@ -17,6 +19,17 @@ from .layer import Layer
 def is_finite(value: Any) -> bool:
     """Whether it is a number, and neither infinite nor NaN."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def positive(layer: Layer, argument: str, value: Any) -> int:
+    """`value` as an integer of at least 1.
+
+    Raises:
+        ArgumentError: otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ArgumentError(f"{layer}: {argument} must be an integer of at least 1, got {value!r}")
+    return int(value)
 
 
 def fraction(layer: Layer, argument: str, value: Any) -> None:

@@ -9,7 +9,8 @@ from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
 
 from .activations import ActivationLike, as_activation, settled
-from .layer import Layer, Regularizer, positive
+from .checks import positive
+from .layer import Layer, Regularizer
 
 
 class Dense(Layer):

@@ -25,7 +25,7 @@ from typing import Any, dataclass_transform
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.calls import check_calls, checked_method
+from magmadnn.calls import FixedList, Unchanging, check_calls, checked_method
 from magmadnn.errors import ArgumentError, FrozenError, GraphError, MagmaDNNError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
@@ -64,6 +64,11 @@ class Parameter(Variable):
 
     __slots__ = ("_regularizer", "layer", "local", "trained")
 
+    _regularizer: Regularizer | None
+    layer: Layer
+    local: str
+    trained: bool
+
     def __init__(
         self,
         layer: Layer,
@@ -73,10 +78,21 @@ class Parameter(Variable):
         trained: bool,
     ) -> None:
         super().__init__(storage.name, storage)
-        self.layer = layer
-        self.local = local
-        self._regularizer = regularizer
-        self.trained = trained
+        found = {"layer": layer, "local": local, "_regularizer": regularizer, "trained": trained}
+        self.__setstate__((None, found))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what models, steps and files would differ in."""
+        if name in ("layer", "local", "trained"):
+            raise FrozenError(
+                f"{self.name}: {name} cannot be set, it is chosen when a parameter is made, by "
+                "self.parameter(...) in build; layer.trainable = False freezes a layer"
+            )
+        object.__setattr__(self, name, value)
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        for name, value in state[1].items():
+            object.__setattr__(self, name, value)
 
     @property
     def regularizer(self) -> Regularizer | None:
@@ -146,6 +162,7 @@ class Layer(KeepsSettings):
     _parent: Layer | None = field(default=None, init=False)
     _given: str | None = field(default=None, init=False)  # by a Model, to a layer without a name
     _built: bool = field(default=False, init=False)
+    _settled_once: bool = field(default=False, init=False)
     _beside: set[str] = field(default_factory=set, init=False)  # names in its models
 
     def __init_subclass__(cls) -> None:
@@ -260,6 +277,7 @@ class Layer(KeepsSettings):
                 result = output.node
                 if not result.inputs:  # a leaf stays what it is; the layer's output is a copy of it
                     result = ops.cast(Operation(result), result.dtype).node
+                self._settle()
             if parent is None:
                 check_closed(self, result, [x.node for x in inputs])
         except MagmaDNNError as error:
@@ -316,6 +334,9 @@ class Layer(KeepsSettings):
     @property
     def layers(self) -> list[Layer]:
         """The layers that this one is made of: those in its settings, then those that build made."""
+        return FixedList(self._parts(), _READ, "layers")
+
+    def _parts(self) -> list[Layer]:
         own, names = vars(self), self._names()
         if own.keys() >= names.keys():  # as of most: to go through all that they hold takes longer
             if _EMPTY.issuperset(map(type, own.values())):
@@ -331,12 +352,12 @@ class Layer(KeepsSettings):
     def parameters(self) -> Iterator[Parameter]:
         """Everything that the layer keeps, its own before that of its parts, in order of making."""
         yield from self._own
-        for inner in self.layers:
+        for inner in self._parts():
             yield from inner.parameters()
 
     def number_parts(self) -> None:
         """Give names to parts that have none."""
-        number_layers(self.layers)
+        number_layers(self._parts())
 
     def __str__(self) -> str:
         return self.label
@@ -350,6 +371,10 @@ class Layer(KeepsSettings):
         return f"{type(self).__name__}({', '.join(given)})"
 
 
+_READ = Unchanging(
+    "layers of a layer are read from what it holds, and a change of the list would not change it: make "
+    "another layer of them; list(layer.layers) is a list of one's own"
+)
 _settings: dict[type[Layer], tuple[Field[Any], ...]] = {}
 _names: dict[type[Layer], dict[str, None]] = {}
 _HOLDERS = (Layer, list, tuple, dict)  # what may hold layers
@@ -473,14 +498,3 @@ def _check_parts(layers: Sequence[Layer]) -> None:
                 )
             owners[part] = layer
             left.append(part)
-
-
-def positive(layer: Layer, argument: str, value: Any) -> int:
-    """`value` as an integer of at least 1.
-
-    Raises:
-        ArgumentError: otherwise.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ArgumentError(f"{layer}: {argument} must be an integer of at least 1, got {value!r}")
-    return int(value)

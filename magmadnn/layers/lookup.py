@@ -7,7 +7,8 @@ from magmadnn.errors import DTypeError
 from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
 
-from .layer import Layer, Regularizer, positive
+from .checks import positive
+from .layer import Layer, Regularizer
 
 
 class Embedding(Layer):

@@ -17,8 +17,8 @@ from magmadnn.memory.dtypes import as_dtype, is_floating
 from magmadnn.tensor import Operation, by_phase, init, with_update
 from magmadnn.tensor.init import Initializer
 
-from .checks import above_zero, fraction, zero_or_above
-from .layer import Layer, Regularizer, positive
+from .checks import above_zero, fraction, positive, zero_or_above
+from .layer import Layer, Regularizer
 
 
 def _wide_dtype(layer: Layer, x: Operation) -> Any:

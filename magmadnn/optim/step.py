@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from magmadnn.calls import FixedDict, Unchanging
 from magmadnn.compiler import Plan
 from magmadnn.compiler.program.precision import precision as rounded
-from magmadnn.errors import ArgumentError, CheckpointError
+from magmadnn.errors import ArgumentError, CheckpointError, FrozenError
 from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
@@ -133,6 +134,15 @@ class Step:
     def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
         """What runs the graph of a step that has to be made."""
         return Executable(update.outputs, update.updates, training=True, **way)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what the step was compiled for."""
+        if name in _GIVEN and name in vars(self):
+            raise FrozenError(
+                f"Step: {name} cannot be set, the step is compiled: make another one, optimizer.step(loss, "
+                "parameters), and give it what this one knows, load_state(step.state())"
+            )
+        object.__setattr__(self, name, value)
 
     def __call__(self, feeds: Feeds | None = None) -> Tensor:
         """Do one step and give the loss, as it was before the update.
@@ -288,7 +298,7 @@ class Step:
     @property
     def settings(self) -> dict[str, float]:
         """The values of all settings that the next step will use."""
-        return self._settings.values(self.counted)
+        return FixedDict(self._settings.values(self.counted), _TOLD, "settings")
 
     @property
     def settings_before(self) -> dict[str, float]:
@@ -302,7 +312,7 @@ class Step:
     @property
     def overrides(self) -> dict[str, Setting]:
         """What `set` has set; not part of the state."""
-        return dict(self._settings.overrides)
+        return FixedDict(self._settings.overrides, _TOLD, "overrides")
 
     @property
     def touched(self) -> set[str]:
@@ -405,6 +415,12 @@ class Step:
             f"<Step {self.count} of {self.optimizer!r} for {len(self.parameters)} parameters "
             f"with {len(self._slots)} slots>"
         )
+
+
+_GIVEN = ("optimizer", "parameters")  # what a step is compiled for
+_TOLD = Unchanging(
+    "Step: settings are told here, and not set: write step.set(learning_rate=0.01), which the next step heeds"
+)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -59,7 +59,6 @@ class DataParallel(TrainingWay):
 
     layers: ClassVar[dict[str, str]] = {}  # none is split: what `PlacedStep` asks, with sync
     splits_batches: ClassVar[bool] = True
-    deterministic: ClassVar[None] = None
     travelling: ClassVar[tuple[str, ...] | None] = (
         "shards", "shard", "sync", "wire", "deterministic",
     )  # fmt: skip
@@ -119,6 +118,10 @@ class DataParallel(TrainingWay):
         wire = "" if self.wire is None else f", wire={self.wire!r}"
         fixed = ", deterministic='layout'" if self._is_for_any_ranks else ""
         return f"DataParallel({self._shown_shards}{shard}{wire}{fixed})"
+
+    @property
+    def deterministic(self) -> None:
+        """None: what `PlacedStep` asks; of this way it is only said that bits do not depend on ranks."""
 
     @property
     def _shown_shards(self) -> str:

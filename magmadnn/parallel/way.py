@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magmadnn.comm import Communicator, world
 from magmadnn.comm.communicator import Json
-from magmadnn.errors import ArgumentError, DataError
+from magmadnn.errors import ArgumentError, DataError, FrozenError
 
 from .tree import cuts
 
@@ -46,6 +48,30 @@ class TrainingWay(ABC):
                 f"{type(communicator).__name__}"
             )
         self.communicator, self.computed = communicator, computed
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what was given: steps that are made would go on with what it was.
+
+        Raises:
+            FrozenError: it is an argument.
+        """
+        if name in _arguments(type(self)) and self._has(name):
+            self.check_change(name)
+        object.__setattr__(self, name, value)
+
+    def _has(self, name: str) -> bool:
+        """Whether it is there already; the ranks are not, as long as nobody has asked for them."""
+        if isinstance(getattr(type(self), name, None), property):
+            return True
+        return name in vars(self) and (name != "communicator" or self.communicator is not None)
+
+    def check_change(self, name: str) -> None:
+        """Refuse to change an argument, or what it holds; see `magmadnn.calls.FixedList`."""
+        way = type(self).__name__
+        raise FrozenError(
+            f"{way}: {name} cannot be set, steps that are made would go on with what it was: make another "
+            f"one, {way}(..., {name}=...)"
+        )
 
     def workers(self) -> Communicator:
         """The ranks that train."""
@@ -125,6 +151,12 @@ class TrainingWay(ABC):
                         "ranks the same model, data and settings"
                     )
         return [other for _, other in told]
+
+
+@cache
+def _arguments(cls: type[TrainingWay]) -> frozenset[str]:
+    """The names that a way is made with."""
+    return frozenset(signature(cls).parameters)
 
 
 def is_whole(value: Any, least: int) -> bool:

@@ -9,8 +9,8 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import OpWords, is_integer
 from magmadnn.layers.activations import ActivationLike, as_activation, settled
-from magmadnn.layers.checks import check_places
-from magmadnn.layers.layer import Layer, Regularizer, positive
+from magmadnn.layers.checks import check_places, positive
+from magmadnn.layers.layer import Layer, Regularizer
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.ops.images.convolutions import ALGORITHMS
 from magmadnn.ops.images.windows import counts_of, one_of, pairs_of

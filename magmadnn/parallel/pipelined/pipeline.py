@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from magmadnn.calls import FixedList
 from magmadnn.comm import Communicator
 from magmadnn.errors import ArgumentError
 from magmadnn.parallel.way import TrainingWay, is_whole
@@ -63,7 +64,7 @@ class Pipeline(TrainingWay):
                 f"Pipeline: stages must be a list of names of layers, got {stages!r}; None chooses"
             )
         self.micro_batches = micro_batches
-        self.stages = None if stages is None else list(stages)
+        self.stages = None if stages is None else FixedList(stages, self, "stages")
 
     def __repr__(self) -> str:
         stages = "" if self.stages is None else f", stages={self.stages}"

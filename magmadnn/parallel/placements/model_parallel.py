@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from magmadnn.calls import FixedDict
 from magmadnn.comm import Communicator
 from magmadnn.errors import ArgumentError
 from magmadnn.parallel.way import SHARDS, TrainingWay, even_rows, shard_rows
@@ -63,7 +64,8 @@ class ModelParallel(TrainingWay):
             raise ArgumentError(
                 f'{type(self).__name__}: deterministic must be "layout" or None, got {deterministic!r}'
             )
-        self.layers = checked(type(self).__name__, layers)
+        known = checked(type(self).__name__, layers)
+        self.layers = None if known is None else FixedDict(known, self, "layers")
         self.deterministic, self.parts = deterministic, SHARDS
         self.shares_rows = False  # whether a step brings weights together; known once it is made
 

@@ -38,11 +38,18 @@ class ExponentialMovingAverage(Callback):
     # It ends before others, so that the best epoch's average is what is left.
     is_everywhere = True
     comes_last = True
+    _made_with = ("decay",)
 
     def __init__(self, decay: float = 0.999) -> None:
-        self.decay = _DECAY.check("ExponentialMovingAverage", "decay", decay)
-        self._part = AverageWeights(self.decay)
+        self._part = AverageWeights(_DECAY.check("ExponentialMovingAverage", "decay", decay))
         self._start = 0
+
+    @property
+    def decay(self) -> float:
+        """As given: the step is compiled for it."""
+        value = self._part.average_decay
+        assert isinstance(value, float)
+        return value
 
     def arguments(self) -> dict[str, Any]:
         """What it was made with."""

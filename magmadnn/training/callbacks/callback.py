@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.errors import ArgumentError, FrozenError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Transform
 from magmadnn.storage.checkpoint import State
@@ -35,6 +35,19 @@ class Callback:
     comes_last: ClassVar[bool] = False
     writes_files: ClassVar[bool] = False
     stands_aside: ClassVar[bool] = False
+    _made_with: ClassVar[
+        tuple[str, ...]
+    ] = ()  # arguments that a class looks at when it is made only
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what this class, not one that is derived from it, would not heed any more."""
+        if name in vars(type(self)).get("_made_with", ()):
+            own = type(self).__name__
+            raise FrozenError(
+                f"{own}: {name} cannot be set, it is looked at when one is made: make another one, "
+                f"{own}(..., {name}=...)"
+            )
+        object.__setattr__(self, name, value)
 
     def begin(self, fit: Fit) -> None:
         """Begin a training in the state of the first one; training calls this, `on_train_begin` is yours.

@@ -49,6 +49,7 @@ class Checkpoint(Callback):
     # What EarlyStopping counts at the end of an epoch belongs to that epoch's checkpoint.
     comes_last = True
     writes_files = True
+    _made_with = ("folder", "monitor", "mode", "settings")
 
     def __init__(
         self,
@@ -65,10 +66,7 @@ class Checkpoint(Callback):
             if value is not None and not (isinstance(value, Real) and value > 0):
                 raise ArgumentError(f"Checkpoint: {name} must be above 0, got {value!r}")
         folder = input_path("Checkpoint: the folder", folder)
-        self.settings = {  # by which another process makes one that does the same
-            "folder": str(folder.absolute()), "every_steps": every_steps,
-            "every_seconds": every_seconds, "monitor": monitor, "mode": mode, "resume": resume,
-        }  # fmt: skip
+        self._folder = str(folder.absolute())
         self.store = CheckpointStore(folder)
         self.every_steps, self.every_seconds, self.resume = every_steps, every_seconds, resume
         self.signals = signals
@@ -80,6 +78,15 @@ class Checkpoint(Callback):
         self.is_saved = False
         self._best: tuple[int, State] | None = None  # not written yet
         self._looks: bool | None = None  # what `looks` has said
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What another process makes one with that does the same."""
+        return {
+            "folder": self._folder, "every_steps": self.every_steps,
+            "every_seconds": self.every_seconds, "monitor": self._monitor.given,
+            "mode": self._monitor.mode, "resume": self.resume,
+        }  # fmt: skip
 
     def arguments(self) -> dict[str, Any]:
         """What it was made with, but whether it listens to signals."""

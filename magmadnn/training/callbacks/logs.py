@@ -59,6 +59,7 @@ class TensorBoard(Callback):
 
     stands_aside = True
     writes_files = True
+    _made_with = ("folder",)
 
     def __init__(self, folder: str | Path) -> None:
         try:

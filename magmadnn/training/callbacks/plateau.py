@@ -38,6 +38,7 @@ class ReduceLROnPlateau(Callback):
     """
 
     is_everywhere = True
+    _made_with = ("monitor", "mode")
 
     def __init__(
         self,

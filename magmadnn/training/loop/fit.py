@@ -461,6 +461,7 @@ class Fit:
             self.together.before(self, event)
         for callback in self.callbacks:
             getattr(callback, event)(self)
+        self.model.check_still_trained()
         if self.together is not None:
             self.together.after(self)
         elif event in ("on_batch_end", "on_epoch_end") and not agreement().all(

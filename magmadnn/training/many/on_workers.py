@@ -34,7 +34,7 @@ from magmadnn.training.model.fitting import way_of
 from magmadnn.training.model.loading import model_sent
 from magmadnn.training.model.parts import trained_of
 from magmadnn.training.model.saving import sent_record
-from magmadnn.training.model.training_step import Carried, carried_from
+from magmadnn.training.model.training_step import Carried, carried_from, names_of
 from magmadnn.workers import Answer, Worker, Workers, handler
 
 from .in_client import Arrays, ClientFit, settings_from, settings_record
@@ -110,6 +110,7 @@ def fit_on_workers(
             tuple(p.node for p in trained_of(model.variables())),
             back.value(found["state"]),
             settings,
+            names_of(model),
         )
         history = History(found["rows"])
         history.stopped = found["stopped"]
@@ -207,7 +208,7 @@ def _prepared(arguments: dict[str, Any], arrays: list[Any]) -> tuple[Model, dict
     settings = settings_from(arguments["settings"])
     if settings or arguments["state"]["dict"]:
         nodes = tuple(p.node for p in trained_of(model.variables()))
-        model._carried = Carried(nodes, given.value(arguments["state"]), settings)
+        model._carried = Carried(nodes, given.value(arguments["state"]), settings, names_of(model))
     weight = arguments["class_weight"]
     return model, {
         "x": given.value(arguments["x"]),

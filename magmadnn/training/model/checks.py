@@ -12,12 +12,9 @@ from magmadnn import ops
 from magmadnn.errors import (
     ArgumentError,
     DTypeError,
-    FrozenError,
     GraphError,
-    UnknownAttributeError,
 )
 from magmadnn.graph.op import Op
-from magmadnn.hints import hint
 from magmadnn.layers.layer import Layer, number_layers
 from magmadnn.layers.normalization import BatchNorm
 from magmadnn.losses.loss import check_width, outputs_of
@@ -120,31 +117,3 @@ def _check_head(head: Head) -> None:
             f"Model: {loss.name} takes logits, but an output is a {made_by}: leave that activation "
             "out; predict_probability applies it"
         )
-
-
-_GRAPH = ("inputs", "outputs")  # what the layers of a model and its programs are those of
-CHOSEN = ("precision", "device", *_GRAPH)  # when a model is made
-
-
-def check_assigned(model: Model, name: str) -> None:
-    """Look whether an attribute of a model may be assigned.
-
-    Raises:
-        FrozenError: what programs are made of and compiled for is chosen when a model is made.
-        UnknownAttributeError: for what other libraries have there, and a model does not.
-    """
-    if name in _GRAPH and name in vars(model):
-        raise FrozenError(
-            f"Model: {name} cannot be set, layers and programs would stay those of the graph that it was "
-            "made with: make another one, md.Model(inputs=..., outputs=...), which shares the layers with "
-            "this one and so their values"
-        )
-    if name == "layers" or (name in CHOSEN and name in vars(model)):
-        raise FrozenError(
-            f"Model: {name} cannot be set, it is chosen when a model is made: md.Model(..., {name}=...), "
-            "which assign(values) gives the parameters of this one"
-        )
-    if not hasattr(type(model), name):
-        text = hint([base.__name__ for base in type(model).__mro__], name)
-        if text is not None:
-            raise UnknownAttributeError(f"Model has no attribute {name!r}", lambda: text)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from magmadnn import optim
+from magmadnn.calls import FixedList
 from magmadnn.data import Preparation, Standardize
 from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.layers.layer import Layer, Parameter, number_layers
+from magmadnn.layers.settings import Changes
 from magmadnn.optim import Optimizer
 from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime import Executable, placed
@@ -25,18 +27,19 @@ from magmadnn.training.loop.fit import BatchSize
 from magmadnn.training.loop.given import gpu_of, inputs_for
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.sources import Source
-from magmadnn.training.objective.heads import Head, Key, as_metrics, output_names
+from magmadnn.training.objective.heads import Head, Key, output_names
 from magmadnn.training.objective.objective import Objective
 from magmadnn.workers.client import ENTERED
 
-from .checks import CHOSEN, chained, check_assigned, check_model
+from .assigning import GRAPH, NAMES, assigned
+from .checks import chained, check_model
 from .classes import by_loss, class_numbers, probabilities
 from .fitting import LastFit, array_source, evaluated, stream_of, training_of, way_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
 from .plain.architecture import calls_of, check_parameters, free_variables, layers_of
-from .raw_data import TakesRawData, checked_preparation, takes_raw
+from .raw_data import TakesRawData, takes_raw
 from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy, take_copied
 
@@ -109,20 +112,22 @@ class Model(Pictured, ModelParts, TakesRawData):
         if layers is not None:
             first, last, named = chained(layers, precision)
             inputs, outputs = [first], [last]
-        self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
-        self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
+        given = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
+        self.inputs = FixedList(given, GRAPH, "inputs")
+        made = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
+        self.outputs = FixedList(made, GRAPH, "outputs")
         self._input_nodes = [p.node for p in self.inputs]
         at_least("Model: seed", seed, 0)
         self.loss, self.loss_weights, self.seed = loss, loss_weights, int(seed)
-        self.metrics = as_metrics(metrics)
-        self.preparation = checked_preparation(preparation)
+        self.metrics = metrics
+        self.preparation = preparation
         self.executor, self.precision = executor, precision
         self.device = placed(device, executor)
         self.optimizer = optimizer
         self.epochs_done = 0
         self._origin: str | None = None
         calls = calls_of(self.outputs)
-        self._layers = layers_of(calls)
+        self._layers, self._names_at = layers_of(calls), Changes.names
         check_parameters(calls, self.layers)
         self._free = free_variables(calls)
         if named != self.layers or any(layer.layers for layer in named):
@@ -131,17 +136,14 @@ class Model(Pictured, ModelParts, TakesRawData):
             if isinstance(parameter, Parameter):
                 parameter.prepare(self.seed)
         self._evaluation: tuple[Any, Objective, Executable] | None = None
-        # Seconds of the last fit: for data, and in all; of each worker.
-        self._waited: tuple[tuple[float, float], ...] = ()
+        self._waited: tuple[tuple[float, float], ...] = ()  # of each worker: for data, in all
         self._prediction: Executable | None = None
         self._heads: tuple[Key, list[Head]] | None = None
         self._last_fit: LastFit | None = None
         check_model(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in CHOSEN or name not in vars(self):  # most are there: nothing to look at
-            check_assigned(self, name)
-        object.__setattr__(self, name, value)
+        object.__setattr__(self, name, value if name[0] == "_" else assigned(self, name, value))
 
     def __getstate__(self) -> dict[str, Any]:
         return state_to_copy(self)
@@ -181,7 +183,7 @@ class Model(Pictured, ModelParts, TakesRawData):
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs: of the layers that made them, `output_0` where none did."""
-        return output_names(self.outputs)
+        return FixedList(output_names(self.outputs), NAMES, "output_names")
 
     def __call__(self, *inputs: Any) -> Any:
         """The network on other inputs: Operations, Tensors or arrays; parameters are shared.

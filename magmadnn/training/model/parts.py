@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from magmadnn.calls import FixedList
 from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
-from magmadnn.layers.layer import Layer, Parameter
+from magmadnn.layers.layer import Layer, Parameter, number_layers
+from magmadnn.layers.settings import Changes
 from magmadnn.memory.dtypes import is_floating
 from magmadnn.tensor import Operation, Variable
+
+from .assigning import PARTS
 
 Trained = Parameter | Variable
 
@@ -31,15 +36,25 @@ class ModelParts:
 
     _layers: list[Layer]
     _free: list[Variable]  # variables that belong to no layer
+    _names_at: int  # of `Changes.names`, when layers were looked at last
+    _trained_at: tuple[int, int] = (0, 0)  # of `Changes`, when the step was looked at last
+    _step: Any
     _origin: str | None  # digest of the values that the training began with which left those of now
 
     @property
     def layers(self) -> list[Layer]:
-        """In order of computation, each once; changes of the list are not the model's."""
-        return list(self._layers)
+        """In order of computation, each once."""
+        return FixedList(self._layers, PARTS, "layers")
 
     def variables(self) -> list[Trained]:
-        """Everything that is kept: parameters and states, in order of the layers."""
+        """Everything that is kept: parameters and states, in order of the layers.
+
+        Raises:
+            ArgumentError: if layers were given one name since they were called.
+        """
+        if self._names_at != Changes.names:
+            number_layers(self._layers)
+            self._names_at = Changes.names
         return [p for layer in self._layers for p in layer.parameters()] + list(self._free)
 
     def parameters(self) -> list[Trained]:
@@ -64,6 +79,25 @@ class ModelParts:
     def values(self) -> dict[str, Array]:
         """Copies of all parameters and states, by name."""
         return {name: np.array(p.node.value.read()) for name, p in self.named().items()}
+
+    def check_still_trained(self) -> None:
+        """Look, while a training is under way, whether its step is still for what is trained, by these names.
+
+        Raises:
+            ArgumentError: a callback has frozen, unfrozen or renamed layers.
+        """
+        if (now := (Changes.names, Changes.trainable)) == self._trained_at or self._step is None:
+            return
+        self._trained_at = now
+        key, variables = self._step[0], self.variables()
+        trained = tuple(p.node for p in trained_of(variables))
+        kept = tuple(p.node for p in kept_states(variables))
+        names = tuple([str(p.name) for p in variables])
+        if (trained, kept, names) != (*key[:2], key[-1]):
+            raise ArgumentError(
+                "fit: a callback has frozen, unfrozen or renamed a layer, which changes nothing while a fit "
+                "is under way: end it, model.unfreeze(...), and call fit once more, which goes on from there"
+            )
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Look whether `values` fit this model in names, shapes and dtypes.

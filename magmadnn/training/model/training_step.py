@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from magmadnn.calls import FixedList
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.node import Node, SharedGraph
 from magmadnn.graph.op import Array
+from magmadnn.layers.settings import Changes
 from magmadnn.optim import Optimizer, Step, Transform
 from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.records import Setting
@@ -19,6 +21,7 @@ from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.objective.heads import key_of
 from magmadnn.training.objective.objective import Objective
 
+from .assigning import GRAPH
 from .augmented_step import StepAugmentation
 from .parts import kept_states, trained_of
 
@@ -38,13 +41,25 @@ class Carried:
         trained: the parameters that it is about.
         state: moments and counts.
         settings: what was set over the optimiser's own.
+        names: of the model's variables when the state got its names, which begin with them.
         sample: a row of what the model was trained on, where no step was made for it.
     """
 
     trained: tuple[Node, ...]
     state: dict[str, Array]
     settings: dict[str, Setting]
+    names: tuple[str, ...]
     sample: Batch | None = None
+
+    def renamed(self, names: tuple[str, ...]) -> Carried:
+        """The same for variables that have these names now: layers may have been given others."""
+        if names == self.names:
+            return self
+        now, state = dict(zip(self.names, names, strict=True)), {}
+        for key, value in self.state.items():
+            of, slash, slot = key.rpartition("/")
+            state[f"{now.get(of, of)}{slash}{slot}"] = value
+        return replace(self, state=state, names=names)
 
 
 def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
@@ -57,11 +72,17 @@ def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
 
 def carried_from(model: Model) -> Carried | None:
     """What the next step goes on from."""
-    if model._step is None:
-        return model._carried
-    key, _, step = model._step
-    state = {name: np.asarray(slot) for name, slot in step.state().items()}
-    return Carried(key[0], state, step.overrides)
+    carried, names = model._carried, names_of(model)
+    if model._step is not None:
+        key, _, step = model._step
+        state = {name: np.asarray(slot) for name, slot in step.state().items()}
+        carried = Carried(key[0], state, step.overrides, key[-1])
+    return None if carried is None else carried.renamed(names)
+
+
+def names_of(model: Model) -> tuple[str, ...]:
+    """The names of a model's variables, as they are now."""
+    return tuple([str(variable.name) for variable in model.variables()])
 
 
 def let_go(model: Model) -> None:
@@ -90,6 +111,7 @@ def training_step(
     `parallel` how ranks share a batch, `augmentation` how images are changed first.
     """
     variables = model.variables()
+    model._trained_at = Changes.names, Changes.trainable
     trained = tuple(p.node for p in trained_of(variables))
     way = {"executor": model.executor, "precision": model.precision, "device": model.device}
     kept = kept_states(variables)
@@ -101,6 +123,7 @@ def training_step(
         more,
         accumulate,
         parallel,
+        tuple([str(variable.name) for variable in variables]),
     )
     if model._step is None or model._step[0] != key:
         if model._given is None:
@@ -191,4 +214,5 @@ def state_to_copy(model: Model) -> dict[str, Any]:
 def take_copied(model: Model, state: Mapping[str, Any]) -> None:
     """Make a model of what `state_to_copy` took."""
     vars(model).update(state)
-    vars(model)["outputs"] = [Operation(node) for node in state["outputs"].nodes]
+    outputs = [Operation(node) for node in state["outputs"].nodes]
+    vars(model)["outputs"] = FixedList(outputs, GRAPH, "outputs")

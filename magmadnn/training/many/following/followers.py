@@ -40,7 +40,7 @@ from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.many.course import FitCourse, Whole, tick_rate
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.parts import trained_of
-from magmadnn.training.model.training_step import Carried
+from magmadnn.training.model.training_step import Carried, names_of
 from magmadnn.training.objective.objective import Objective
 
 from .kinds import Kind
@@ -228,7 +228,7 @@ class Lead:
             state = {
                 name: values.get(n, known[name]) for name, n in self._step.state_variables.items()
             }
-            model._carried = Carried(trained, state, {}, self._sample)
+            model._carried = Carried(trained, state, {}, names_of(model), self._sample)
             model.epochs_done = self._whole.first + self._whole.epochs
             model.preparation, model._origin = self._course.fit.model.preparation, None
         except BaseException:

@@ -21,7 +21,7 @@ from magmadnn.training.model.loading import model_sent
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.parts import trained_of
 from magmadnn.training.model.saving import sent_record
-from magmadnn.training.model.training_step import Carried, carried_from
+from magmadnn.training.model.training_step import Carried, carried_from, names_of
 from magmadnn.workers import Answer, Worker, Workers, handler
 
 from .results import Result, owners_of, result_of, take_over
@@ -141,7 +141,7 @@ def _built(record: Mapping[str, Any], given: Arrays) -> Model:
     if record["state"] is not None:
         nodes = tuple(p.node for p in trained_of(model.variables()))
         state, settings = given.value(record["state"]), settings_from(record["settings"])
-        model._carried = Carried(nodes, state, settings)
+        model._carried = Carried(nodes, state, settings, names_of(model))
     return model
 
 

@@ -18,7 +18,7 @@ from magmadnn.training.loop.resuming import part_of
 from magmadnn.training.many.in_client import settings_from, settings_record
 from magmadnn.training.model.model import Model
 from magmadnn.training.model.parts import trained_of
-from magmadnn.training.model.training_step import Carried, carried_from
+from magmadnn.training.model.training_step import Carried, carried_from, names_of
 
 _VALUES, _STATE = "model/", "optimizer/"
 
@@ -96,7 +96,10 @@ def take_over(model: Model, result: Result) -> History:
     if record["carries"]:
         trained = tuple(p.node for p in trained_of(model.variables()))
         model._carried = Carried(
-            trained, part_of(result.tensors, _STATE), settings_from(record["settings"])
+            trained,
+            part_of(result.tensors, _STATE),
+            settings_from(record["settings"]),
+            names_of(model),
         )
     history = History(record["rows"])
     history.stopped, history.failed = record["stopped"], record["failed"]
