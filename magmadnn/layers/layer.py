@@ -37,7 +37,7 @@ from magmadnn.tensor.init import Initializer, by_name
 from magmadnn.tensor.lazy import LazyTensor
 
 from .arity import signature_of, takes
-from .settings import CURRENT, KeepsSettings
+from .settings import CURRENT, Changes, KeepsSettings
 
 Regularizer = Callable[[Operation], Operation]
 
@@ -64,10 +64,10 @@ class Parameter(Variable):
 
     __slots__ = ("_regularizer", "layer", "local", "trained")
 
-    _regularizer: Regularizer | None
     layer: Layer
     local: str
     trained: bool
+    _regularizer: Regularizer | None
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Parameter(Variable):
         trained: bool,
     ) -> None:
         super().__init__(storage.name, storage)
-        found = {"layer": layer, "local": local, "_regularizer": regularizer, "trained": trained}
-        self.__setstate__((None, found))
+        own = {"layer": layer, "local": local, "_regularizer": regularizer, "trained": trained}
+        self.__setstate__((None, own))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what models, steps and files would differ in."""
@@ -96,7 +96,7 @@ class Parameter(Variable):
 
     @property
     def regularizer(self) -> Regularizer | None:
-        """Adds to the loss in training; None for none. It is chosen when the parameter is made."""
+        """Adds to the loss in training; None for none. Chosen when the parameter is made."""
         return self._regularizer
 
     @regularizer.setter
@@ -372,8 +372,7 @@ class Layer(KeepsSettings):
 
 
 _READ = Unchanging(
-    "layers of a layer are read from what it holds, and a change of the list would not change it: make "
-    "another layer of them; list(layer.layers) is a list of one's own"
+    "layers of a layer are read from what it holds: make another layer; list(layer.layers) is one's own"
 )
 _settings: dict[type[Layer], tuple[Field[Any], ...]] = {}
 _names: dict[type[Layer], dict[str, None]] = {}
@@ -467,6 +466,7 @@ def number_layers(layers: list[Layer]) -> None:
     for layer in unnamed:
         if layer._given and taken.setdefault(layer._given, layer) is not layer:
             layer._given = None
+            Changes.names += 1
     counts: dict[str, int] = {}
     for layer in unnamed:
         if layer._given is None:
@@ -484,11 +484,10 @@ def number_layers(layers: list[Layer]) -> None:
 
 
 def _check_parts(layers: Sequence[Layer]) -> None:
-    owners: dict[Layer, Layer | None] = dict.fromkeys(layers)
-    left = list(layers)
+    owners: dict[Layer, Layer | None] = dict.fromkeys(left := list(layers))
     while left:
         layer = left.pop(0)
-        for part in layer.layers:
+        for part in layer._parts():
             if part in owners:
                 first = owners[part]
                 where = f"a part of {first} and of {layer}" if first else f"also a part of {layer}"

@@ -13,16 +13,18 @@ import pytest
 from magmadnn.data import order
 from magmadnn.training.loop import sources
 from magmadnn.training.loop.augmented_source import DrawnSource
+from magmadnn.training.loop.own_rows import OwnRows
 from magmadnn.training.loop.sources import ArraySource
 
 ROWS, SIZE = 6_000, 1_000
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("device", [None, 0])
 def test_the_next_order_waits_for_the_first_steps_on_a_gpu(
-    device: int | None, monkeypatch: pytest.MonkeyPatch
+    device: int | None, is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the processor it begins at once. What is drawn is used, and is the same."""
+    """On the processor it begins at once. What is drawn is used, and is the same; by several ranks too."""
     begun: list[int] = []
 
     def at_once(compute: Callable[..., Any], rows: int, seed: int, number: int) -> Future[Any]:
@@ -37,7 +39,8 @@ def test_the_next_order_waits_for_the_first_steps_on_a_gpu(
         sources, "order_of", lambda rows, seed, number, device: order(rows, seed, number)
     )
     x = np.zeros((ROWS, 1), "float32")
-    source = ArraySource([x], [x], None, seed=5, device=device)
+    whole = ArraySource([x], [x], None, seed=5, device=device)
+    source = OwnRows(whole, lambda count: slice(0, count)) if is_shared else whole
     for epoch in range(3):
         take = source.taking(epoch, SIZE)
         assert take is not None

@@ -21,6 +21,7 @@ from magmadnn.linalg._operands import numbers
 from magmadnn.runtime.threads import thread_count
 from magmadnn.tensor import Operation, asarray
 
+from .arguments import check_goal, checked_count, checked_tolerances, scale_of
 from .krylov import IterativeResult
 
 Reals = NDArray[Any]
@@ -37,7 +38,7 @@ def jacobi(a: Any, b: Any, *, rtol: float | None = None, maxiter: int = 10_000) 
     Args:
         a: [n, n], float32 or float64, one matrix of known values.
         b: [n].
-        rtol: steps end at `max |A x - b| <= rtol max |b|`; 1e-10 without, 1e-5 for float32.
+        rtol: steps end at `max |A x - b| <= rtol max |b|`; 1e-10 without, 1e-5 for float32; from 4 eps to 1.
         maxiter: most steps of each thread.
 
     Returns:
@@ -49,24 +50,35 @@ def jacobi(a: Any, b: Any, *, rtol: float | None = None, maxiter: int = 10_000) 
         ArgumentError, ShapeError, DTypeError: for other operands.
     """
     matrix, right = _checked(a, b)
-    if isinstance(maxiter, bool) or not isinstance(maxiter, int) or maxiter < 1:
-        raise ArgumentError(f"jacobi: maxiter must be a positive integer, got {maxiter!r}")
+    maxiter = checked_count("jacobi", "maxiter", maxiter)
     if rtol is None:
         rtol = 1e-5 if matrix.dtype == np.float32 else 1e-10
-    if isinstance(rtol, bool) or not isinstance(rtol, (int, float)) or not 0 < rtol < 1:
-        raise ArgumentError(f"jacobi: rtol must be a number between 0 and 1, got {rtol!r}")
-    x, steps = _relaxed(matrix, right, float(rtol), maxiter)
+    rtol, _ = checked_tolerances("jacobi", rtol)
+    scale = matrix.dtype.type(scale_of(float(np.abs(right).max(initial=0)), matrix.dtype))
+    right = right / scale
+    size = float(np.abs(right).max(initial=0))
+    goal = check_goal("jacobi", rtol, 0.0, size, matrix.dtype)
+    x, steps = _relaxed(matrix, right, rtol, maxiter)
     with np.errstate(all="ignore"):
-        left = np.abs(matrix @ x - right).max(initial=0)
-    size = np.abs(right).max(initial=0)
-    if not left <= rtol * size:
+        rest = matrix @ x - right
+        left, x = float(np.abs(rest).max(initial=0)), x * scale
+    if not left <= goal:
         raise NumericError(
-            f"jacobi: after {steps} steps max |A x - b| is {left:.3g}, and {rtol * size:.3g} is wanted: give "
-            "a larger maxiter or rtol, or use md.linalg.solve"
+            f"jacobi: after {steps} steps max |A x - b| is {left * scale:.3g}, and {goal * scale:.3g} is "
+            f"wanted: {_why(steps, maxiter)}, or use md.linalg.solve"
+        )
+    if not np.isfinite(x).all():
+        raise NumericError(
+            f"jacobi: x is beyond the range of {x.dtype}; use float64, or a smaller b"
         )
     norm = float(np.linalg.norm(right))
-    residual = float(np.linalg.norm(matrix @ x - right)) / norm if norm else 0.0
+    residual = float(np.linalg.norm(rest)) / norm if norm else 0.0
     return IterativeResult(asarray(x), steps, residual)
+
+
+def _why(steps: int, most: int) -> str:
+    """The way out where steps did not suffice; they end at once where x overflows."""
+    return "give a larger rtol" if steps < most else "give a larger maxiter or rtol"
 
 
 def _checked(a: Any, b: Any) -> tuple[Reals, Reals]:

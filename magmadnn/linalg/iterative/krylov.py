@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -10,13 +9,14 @@ import numpy as np
 
 from magmadnn.backends.cuda import array_library
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError, NumericError, ShapeError
+from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from magmadnn.graph.node import Node
 from magmadnn.linalg._at_once import is_finite
 from magmadnn.linalg._matrices import refuse_unless_finite
 from magmadnn.linalg._operands import numbers
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
 
+from .arguments import check_goal, checked_count, checked_tolerances, scale_of
 from .device_refinement import lies_on_device
 from .sparse import SparseMatrix, array_on_device, on_device, scipy_sparse
 
@@ -42,19 +42,20 @@ def cg(
         a: [n, n]: a SparseMatrix, a SciPy sparse matrix or LinearOperator, an array or a Tensor.
         b: [n]; where it is a Tensor in a GPU's memory CuPy computes there, and x lies there.
         x0: [n], where to begin; 0 without.
-        rtol: steps end at `|A x - b| <= max(rtol |b|, atol)`.
-        atol: as above.
+        rtol: steps end at `|A x - b| <= max(rtol |b|, atol)`; below 1.
+        atol: as above. Both together must not ask for less than rounding leaves, 4 eps |b|.
         maxiter: most steps; 10 n without.
         preconditioner: [n, n], near A^-1, as `a`.
 
     Raises:
-        NumericError: if the steps do not suffice, saying the residual; or an operand holds NaN or infinity.
+        NumericError: if the steps do not suffice, saying the residual, and why where that can be seen; or an
+            operand holds NaN or infinity.
         ArgumentError: for Operations, or arguments that make no sense.
         ShapeError: if sizes do not fit.
         MissingExtraError: if SciPy is not installed.
     """
     given = _Given("cg", a, b, x0, rtol, atol, maxiter, preconditioner)
-    return given.solved(given.module.cg, {}, 1)
+    return given.solved(1)
 
 
 @checked_call
@@ -71,21 +72,18 @@ def gmres(
         rtol: as for `cg`.
         atol: as for `cg`.
         restart: vectors that are kept.
-        maxiter: most steps in all; 10 n without.
+        maxiter: most steps in all, also where that is less than `restart`; 10 n without.
         preconditioner: as for `cg`.
 
     Raises:
-        NumericError: if the steps do not suffice, saying the residual; or an operand holds NaN or infinity.
+        NumericError: if the steps do not suffice, saying the residual, and why where that can be seen; or an
+            operand holds NaN or infinity.
         ArgumentError: for Operations, or arguments that make no sense.
         ShapeError: if sizes do not fit.
         MissingExtraError: if SciPy is not installed.
     """
     given = _Given("gmres", a, b, x0, rtol, atol, maxiter, preconditioner)
-    if isinstance(restart, bool) or not isinstance(restart, int) or restart < 1:
-        raise ArgumentError(f"gmres: restart must be a positive integer, got {restart!r}")
-    kept = min(restart, given.n)
-    more = {"restart": kept} | ({} if given.device else {"callback_type": "pr_norm"})
-    return given.solved(given.module.gmres, more, kept)
+    return given.solved(checked_count("gmres", "restart", restart))
 
 
 class _Given:
@@ -105,39 +103,49 @@ class _Given:
         self.device = lies_on_device(right)
         self._number = right.device
         self.n = _size(name, a, right)
-        for argument, value in (("rtol", rtol), ("atol", atol)):
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-                raise ArgumentError(f"{name}: {argument} must be a number from 0 on, got {value!r}")
-        if maxiter is not None and (
-            isinstance(maxiter, bool) or not isinstance(maxiter, int) or maxiter < 1
-        ):
-            raise ArgumentError(
-                f"{name}: maxiter must be a positive integer or None, got {maxiter!r}"
-            )
-        self._most = 10 * self.n if maxiter is None else maxiter
-        self._tolerances = {"rtol": float(rtol), "atol": float(atol)}
+        self._rtol, self._atol = checked_tolerances(name, rtol, atol)
+        self._most = 10 * self.n if maxiter is None else checked_count(name, "maxiter", maxiter)
         scipy_sparse(f"linalg.{name}")
         root = "cupyx.scipy.sparse.linalg" if self.device else "scipy.sparse.linalg"
         self.module: Any = import_module(root)
         self._a = self._operator("a", a)
-        self._before = (
+        self._before: Any = (
             None if preconditioner is None else self._operator("preconditioner", preconditioner)
         )
         self._b = self._vector("b", right)
-        self._start = None if x0 is None else self._vector("x0", numbers(name, "x0", x0))
+        self._start: Any = None if x0 is None else self._vector("x0", numbers(name, "x0", x0))
+        self._dtype = self._common()
+
+    def _common(self) -> np.dtype[Any]:
+        """What is computed in: float32 or float64, or complex numbers of these, as all operands together.
+
+        Raises:
+            DTypeError: x0 or the preconditioner is complex, and the equation is not.
+        """
+        own = [getattr(self._a, "dtype", None) or np.dtype(np.float64), self._b.dtype]
+        found = np.result_type(*own, np.float32)
+        if found.char not in "fdFD":
+            found = np.dtype(np.complex128 if found.kind == "c" else np.float64)
+        for argument, one in (("x0", self._start), ("preconditioner", self._before)):
+            if getattr(one, "dtype", found).kind == "c" and found.kind != "c":
+                raise DTypeError(
+                    f"{self._name}: {argument} is {one.dtype}, and a and b are real: its imaginary parts "
+                    "would be dropped; give its real part, or b as complex numbers"
+                )
+        if self.device and own[0] != found and hasattr(self._a, "astype"):
+            self._a = self._a.astype(found)  # CuPy would take the others in its dtype
+        return found
 
     def _operator(self, argument: str, a: Any) -> Any:
         """A matrix or an operator of the library; a dense or sparse matrix of the host goes to the device."""
         if isinstance(a, SparseMatrix):
             a = a.to_scipy()
         if hasattr(a, "matvec"):
+            self._check_shape(argument, a)
             return a
         if not hasattr(a, "shape"):  # a list, or no matrix
             a = numbers(self._name, argument, a)
-        if tuple(a.shape) != (self.n, self.n):
-            raise ShapeError(
-                f"{self._name}: {argument} must be {self.n} x {self.n}, got shape {tuple(a.shape)}"
-            )
+        self._check_shape(argument, a)
         sparse = scipy_sparse(self._name)
         if not self.device:
             found = a.tocsr() if sparse.issparse(a) else numbers(self._name, argument, a).read()
@@ -154,6 +162,12 @@ class _Given:
         assert library is not None
         return a if isinstance(a, library.ndarray) else library.asarray(np.asarray(a))
 
+    def _check_shape(self, argument: str, a: Any) -> None:
+        if tuple(a.shape) != (self.n, self.n):
+            raise ShapeError(
+                f"{self._name}: {argument} must be {self.n} x {self.n}, got shape {tuple(a.shape)}"
+            )
+
     def _vector(self, argument: str, x: Tensor) -> Any:
         if x.shape != (self.n,):
             raise ShapeError(
@@ -164,45 +178,113 @@ class _Given:
         _refuse_unless_finite(self._name, argument, x.read())
         return x.read()
 
-    def solved(
-        self, function: Callable[..., Any], more: dict[str, Any], of_cycle: int
-    ) -> IterativeResult:
+    def solved(self, kept: int) -> IterativeResult:
         """The library's solution, looked at: its last residual may be one that it only believes.
 
         Args:
-            function: of the library.
-            more: arguments besides.
-            of_cycle: steps of what the library counts as one for `maxiter`.
+            kept: vectors of GMRES before it begins anew.
         """
-        steps = 0
-
-        def count(_: Any) -> None:
-            nonlocal steps
-            steps += 1
-
         if not self.n:
-            return IterativeResult(
-                asarray(np.zeros(0, np.result_type(self._b, np.float32))), 0, 0.0
-            )
-        cycles = max(-(-self._most // of_cycle), 1)
-        with np.errstate(all="ignore"):  # what does not converge is seen in the residual
-            x, _ = function(
-                self._a, self._b, x0=self._start, maxiter=cycles, M=self._before, callback=count,
-                **self._tolerances, **more,
-            )  # fmt: skip
+            return IterativeResult(asarray(np.zeros(0, self._dtype)), 0, 0.0)
         xp: Any = array_library() if self.device else np
-        with np.errstate(all="ignore"):
-            left = float(xp.linalg.norm(self._a @ x - self._b))
-        size = float(xp.linalg.norm(self._b))
-        goal = max(self._tolerances["rtol"] * size, self._tolerances["atol"])
-        eps = float(np.finfo(np.asarray(x.dtype.type(0)).dtype).eps)
-        if not left <= goal * (1 + 1e-3) + 4 * eps * size:
+        with np.errstate(all="ignore"):  # what does not converge is seen in the residual
+            scale = scale_of(float(xp.abs(self._b).max()), self._dtype)
+            b = self._b if scale == 1 else self._b / self._b.dtype.type(scale)
+            size = float(xp.linalg.norm(b))
+            goal = check_goal(self._name, self._rtol, self._atol / scale, size, self._dtype)
+            x, steps = self._start if scale == 1 or self._start is None else self._start / scale, 0
+            for length, times in self._cycles(kept):
+                x, more = self._run(x, b, goal, length, times)
+                steps += more
+                left = float(xp.linalg.norm(self._a @ x - b)) if size else 0.0
+                if not left > goal:
+                    break
+            eps = float(np.finfo(self._dtype).eps)
+            if not left <= goal * (1 + 1e-3) + 4 * eps * size:
+                raise NumericError(
+                    f"{self._name}: after {steps} steps |A x - b| is {left * scale:.3g}, and "
+                    f"{goal * scale:.3g} is wanted: {self._why(xp, b, x, left, steps)}"
+                )
+            if scale != 1:
+                x = x * x.dtype.type(scale)
+        if scale > 1 and not xp.isfinite(x).all():
             raise NumericError(
-                f"{self._name}: after {steps} steps |A x - b| is {left:.3g}, and {goal:.3g} is wanted: give "
-                "a preconditioner, a larger maxiter or rtol, or use md.linalg.solve"
+                f"{self._name}: x is beyond the range of {x.dtype}; divide b by its largest element, "
+                f"{float(xp.abs(self._b).max()):.3g}"
             )
         found = from_dlpack(x) if self.device else asarray(np.asarray(x))
         return IterativeResult(found, steps, left / size if size else 0.0)
+
+    def _cycles(self, kept: int) -> list[tuple[int, int]]:
+        """Vectors of a cycle, and how many cycles: at most so many steps as are wanted in all."""
+        if self._name == "cg":
+            return [(1, self._most)]
+        length = min(kept, self.n, self._most)
+        whole, rest = divmod(self._most, length)
+        return [(length, whole)] + ([(rest, 1)] if rest else [])
+
+    def _run(self, x: Any, b: Any, goal: float, length: int, times: int) -> tuple[Any, int]:
+        """Some cycles from x on, and the steps that were made."""
+        steps, each = 0, 1
+
+        def count(_: Any) -> None:
+            nonlocal steps
+            steps += each
+
+        more: dict[str, Any] = {}
+        if self._name == "gmres":
+            more = {"restart": length, "callback_type": "pr_norm"}
+            if self.device:  # CuPy tells the end of a cycle, and counts steps
+                each, times = length, times * length
+        function = getattr(self.module, self._name)
+        x, _ = function(
+            self._a, b, x0=x, maxiter=times, M=self._before, callback=count, rtol=0.0, atol=goal, **more,
+        )  # fmt: skip
+        return x, steps
+
+    def _why(self, xp: Any, b: Any, x: Any, left: float, steps: int) -> str:
+        """What can be seen of why steps did not suffice, and the way out."""
+        for argument, one in (("a", self._a), ("preconditioner", self._before)):
+            if one is None:
+                continue
+            if not bool(xp.isfinite(made := one @ b).all()):
+                return f"{argument} gives NaN or infinity for finite vectors; give finite numbers"
+            if not made.any() and argument != "a":
+                return "the preconditioner gives 0 for b; give one that can be inverted, or none"
+        if self._name == "cg":
+            if wrong := self._not_symmetric():
+                return f"{wrong}: use gmres, or md.linalg.solve"
+            along = b if not np.isfinite(left) else self._a @ x - b
+            if float(xp.vdot(along, self._a @ along).real) <= 0:
+                return "a is not positive definite, as cg wants it: use gmres, or md.linalg.solve"
+        if hasattr(self._a, "conj") and not hasattr(self._a, "matvec"):
+            largest = float(abs(self._a).max())
+            if largest and scale_of(largest, self._dtype) != 1:
+                return (
+                    f"elements of a are up to {largest:.3g}, whose squares leave the range of {self._dtype}: "
+                    "divide a and b by that"
+                )
+        if steps < self._most or not np.isfinite(left):
+            return (
+                "no further step changes x, as where a is singular, or x is known to fewer digits: give a "
+                "larger rtol or atol, or use md.linalg.lstsq"
+            )
+        return "give a preconditioner, a larger maxiter or rtol, or use md.linalg.solve"
+
+    def _not_symmetric(self) -> str | None:
+        """Where a matrix that is known by its elements is not symmetric, in words."""
+        a = self._a
+        if hasattr(a, "matvec") or not hasattr(a, "conj"):
+            return None
+        apart = abs(a - a.conj().T)
+        eps = float(np.finfo(self._dtype).eps)
+        if float(apart.max()) <= 8 * eps * float(abs(a).max()):
+            return None
+        i, j = divmod(int(apart.argmax()), self.n)
+        if i > j:
+            i, j = j, i
+        one, other = a[i, j].item(), a[j, i].item()
+        return f"a is not symmetric, as cg wants it (a[{i}, {j}] is {one:.6g}, a[{j}, {i}] {other:.6g})"
 
 
 def _refuse_unless_finite(name: str, argument: str, x: Any) -> None:

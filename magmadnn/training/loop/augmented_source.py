@@ -86,9 +86,8 @@ class AugmentedSource(ArraySource):
             self._places[batch_size] = Ring(flat(parts), batch_size, PARTS * count, memory)
         return parts_like(parts, self._places[batch_size].arrays), batch_size
 
-    def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
+    def taking(self, number: int, batch_size: int, start: int = 0) -> None:
         """None: there is one ring."""
-        return None
 
     @contextmanager
     def pieces(
@@ -167,9 +166,8 @@ class DrawnSource(ArraySource):
         self._begin(number)
         return super().epoch(number, batch_size, start)
 
-    def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
+    def taking(self, number: int, batch_size: int, start: int = 0) -> None:
         """None: there is one table."""
-        return None
 
     @contextmanager
     def pieces(

@@ -222,9 +222,7 @@ class Fit:
     def run_epoch(self) -> None:
         """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
-        if (
-            self._next_take is not None
-        ):  # its first batches are on their way since those before have ended
+        if self._next_take is not None:  # its batches are on their way since those before ended
             started = min(started, self._ended)
         self.call("on_epoch_begin")
         self.look_at_room()

@@ -165,7 +165,7 @@ class OwnRows:
         take = source.taking(number, batch_size, start)
         if take is None:
             return None
-        rest = source.order(number)[start * batch_size :]
+        rest = take.order[start * batch_size :]
         return _OwnChunks(take, rest, batch_size, partial(self._read, source))
 
     @contextmanager

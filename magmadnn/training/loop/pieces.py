@@ -143,6 +143,9 @@ class InMemory:
         batch_size: rows of a batch.
         start: the first batch that is taken.
         behind: called once, when batches are asked for after the first have been sent.
+
+    Attributes:
+        order: as given.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class InMemory:
         start: int,
         behind: Callable[[], object] | None = None,
     ) -> None:
-        self._arrays, self._order, self._size, self._next = arrays, order, batch_size, start
+        self._arrays, self.order, self._size, self._next = arrays, order, batch_size, start
         self._first, self._behind = start, behind
 
     def __call__(self, most: int) -> Chunk | None:
@@ -161,11 +164,11 @@ class InMemory:
         if self._behind is not None and self._next > self._first:
             self._behind()
             self._behind = None
-        size, left = self._size, len(self._order) - self._next * self._size
+        size, left = self._size, len(self.order) - self._next * self._size
         if left <= 0:
             return None
         count = max(1, min(most, left // size))
-        rows = self._order[self._next * size : (self._next + count) * size]
+        rows = self.order[self._next * size : (self._next + count) * size]
         self._next += count
         whole = rows if len(rows) == count * size else None
         return Chunk(count, whole, partial(each_of, self._arrays, rows, size))

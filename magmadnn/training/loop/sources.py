@@ -164,9 +164,13 @@ class ArraySource:
 
     def order(self, number: int) -> NDArray[np.int64]:
         """The order of the rows in an epoch. A thread begins with the next one's meanwhile, if it is long."""
-        found = self._order_of(number)
-        self._begin_order(number + 1)
+        found, begin_next = self._order_and_next(number)
+        begin_next()
         return found
+
+    def _order_and_next(self, number: int) -> tuple[NDArray[np.int64], Callable[[], None]]:
+        """The order of the rows in an epoch, and what begins with the next one's."""
+        return self._order_of(number), partial(self._begin_order, number + 1)
 
     def _order_of(self, number: int) -> NDArray[np.int64]:
         """The order of the rows in an epoch; what a thread has begun is waited for."""
@@ -252,15 +256,16 @@ class ArraySource:
             self._rings[batch_size], self.streams = (ring, reader), True
         return parts_like(self.arrays, self._rings[batch_size][0].arrays), batch_size
 
-    def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
+    def taking(self, number: int, batch_size: int, start: int = 0) -> InMemory | None:
         """The batches of an epoch; None where they go through a ring."""
         if batch_size in self._rings:
             return None
+        found, begin_next = self._order_and_next(number)
         if self._device is None:
-            return InMemory(self.arrays, self.order(number), batch_size, start)
+            begin_next()
+            return InMemory(self.arrays, found, batch_size, start)
         # the thread would take time from the one that sends a GPU its first steps
-        begin = partial(self._begin_order, number + 1)
-        return InMemory(self.arrays, self._order_of(number), batch_size, start, begin)
+        return InMemory(self.arrays, found, batch_size, start, begin_next)
 
     @contextmanager
     def pieces(

@@ -143,7 +143,9 @@ class Model(Pictured, ModelParts, TakesRawData):
         check_model(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value if name[0] == "_" else assigned(self, name, value))
+        if not (name[0] == "_" or (name == "epochs_done" and type(value) is int and value >= 0)):
+            value = assigned(self, name, value)
+        object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         return state_to_copy(self)
@@ -337,17 +339,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             given = (batch_size, epochs, initial_epoch, validation_data, validation_split, shuffle)
             weights = (sample_weight, class_weight, augment, accumulate)
             history: History = above.fit_on_workers(
-                self,
-                ENTERED[-1],
-                x,
-                y,
-                *given,
-                *weights,
-                callbacks,
-                verbose,
-                parallel,
-                memory_limit,
-            )
+                self, ENTERED[-1], x, y, *given, *weights, callbacks, verbose, parallel, memory_limit,
+            )  # fmt: skip
             return history
         return training_of(
             self, x, y, batch_size=batch_size, epochs=epochs, initial_epoch=initial_epoch,

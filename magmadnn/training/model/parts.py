@@ -36,6 +36,7 @@ class ModelParts:
 
     _layers: list[Layer]
     _free: list[Variable]  # variables that belong to no layer
+    _names: tuple[int, tuple[str, ...]] | None = None  # of the variables, and `Changes.names` then
     _names_at: int  # of `Changes.names`, when layers were looked at last
     _trained_at: tuple[int, int] = (0, 0)  # of `Changes`, when the step was looked at last
     _step: Any

@@ -81,8 +81,11 @@ def carried_from(model: Model) -> Carried | None:
 
 
 def names_of(model: Model) -> tuple[str, ...]:
-    """The names of a model's variables, as they are now."""
-    return tuple([str(variable.name) for variable in model.variables()])
+    """The names of a model's variables, as they are now: looked at where some layer was renamed since."""
+    if model._names is None or model._names[0] != Changes.names:
+        variables = model.variables()  # which looks at layers that were renamed
+        model._names = Changes.names, tuple([str(variable.name) for variable in variables])
+    return model._names[1]
 
 
 def let_go(model: Model) -> None:
@@ -123,7 +126,7 @@ def training_step(
         more,
         accumulate,
         parallel,
-        tuple([str(variable.name) for variable in variables]),
+        names_of(model),
     )
     if model._step is None or model._step[0] != key:
         if model._given is None:
