@@ -137,9 +137,9 @@ class Step:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what the step was compiled for."""
-        if name in _GIVEN and name in vars(self):
+        if name == "optimizer" and name in vars(self):
             raise FrozenError(
-                f"Step: {name} cannot be set, the step is compiled: make another one, optimizer.step(loss, "
+                "Step: optimizer cannot be set, the step is compiled: make another one, optimizer.step(loss, "
                 "parameters), and give it what this one knows, load_state(step.state())"
             )
         object.__setattr__(self, name, value)
@@ -417,7 +417,6 @@ class Step:
         )
 
 
-_GIVEN = ("optimizer", "parameters")  # what a step is compiled for
 _TOLD = Unchanging(
     "Step: settings are told here, and not set: write step.set(learning_rate=0.01), which the next step heeds"
 )

@@ -76,6 +76,11 @@ class AsyncSGD(DataParallel):
     def __repr__(self) -> str:
         return f"AsyncSGD(staleness={self.staleness})"
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What results depend on: a batch is whole, and nobody adds gradients up."""
+        return {"asynchronous": True}
+
     def step_class(self) -> type[ParallelStep]:
         """What computes and shares gradients."""
         return AsyncStep

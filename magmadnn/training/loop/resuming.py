@@ -34,6 +34,8 @@ from magmadnn.storage.formats.plain_schema import (
 )
 from magmadnn.storage.printing import note
 
+from .between_ways import in_own_way, say, tell_other_way, without_way
+
 if TYPE_CHECKING:
     from magmadnn.training.callbacks import Callback
 
@@ -121,7 +123,7 @@ def restore(fit: Fit, state: State) -> None:
     """
     record = state.record
     _check_record(fit, record)
-    _check_identity(fit, record["run"])
+    told = _check_identity(fit, record["run"])
     settings = saved_settings(fit, record["settings"])
     values, slots = part_of(state.tensors, "model/"), part_of(state.tensors, "optimizer/")
     fit.model.check(values)
@@ -138,7 +140,7 @@ def restore(fit: Fit, state: State) -> None:
         raise
     fit.step.load_state(slots)
     fit.model.assign(values)
-    fit.becomes(record["run"], record["begin"])
+    fit.becomes(in_own_way(fit.identity, record["run"]), record["begin"])
     fit.epoch, fit.batch, fit.steps = record["epoch"], record["batch"], record["steps"]
     fit.model.epochs_done = fit.epoch
     fit.seconds, fit.stopped = record["seconds"], record["stopped"]
@@ -146,6 +148,8 @@ def restore(fit: Fit, state: State) -> None:
     if fit.batch:
         fit.totals.restore(record["totals"])
     _tell_other_callbacks(fit, record.get("arguments"))
+    if fit.is_first:
+        say(told, fit.told)
 
 
 def tell_end(fit: Fit) -> None:
@@ -277,14 +281,16 @@ def _take_algorithms(fit: Fit, chosen: Any) -> None:
         ) from error
 
 
-def _check_identity(fit: Fit, saved: Mapping[str, str]) -> None:
-    """Look whether a checkpoint is of this training.
+def _check_identity(fit: Fit, saved: Mapping[str, str]) -> str | None:
+    """Look whether a checkpoint is of this training; what is to be said where ranks share it in another way.
 
     A model that goes on from what that training has left need not have its initial values.
     """
     own = dict(fit.identity)
     if fit.model._origin is not None and fit.model._origin == saved.get(INITIAL):
         own[INITIAL] = fit.model._origin
+    told = tell_other_way(fit.model, own, saved)
+    own, saved = without_way(own, saved)
     names = [*own, *(name for name in saved if name not in own)]
     found = [
         f"{_shown(name)} is {_shown(own.get(name, 'not there'))}, in the checkpoint "
@@ -304,6 +310,7 @@ def _check_identity(fit: Fit, saved: Mapping[str, str]) -> None:
             f"checkpoint: is of another training: {'; '.join(found[:3])}{more}; give what it was saved with "
             "(epochs and callbacks may differ), another folder, or resume=False to start over"
         )
+    return told
 
 
 def shards_of(run: Mapping[str, Any]) -> int | None:
