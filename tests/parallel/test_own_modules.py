@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.comm import simulate
 from magmadnn.comm.launching.importing import importing
 from magmadnn.comm.launching.launcher import run_job
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, DataError
 from magmadnn.graph.op import REGISTRY
 from magmadnn.graph.operators import FUNCTIONS
-from magmadnn.training.model.plain import elsewhere
+from magmadnn.training.model.plain import elsewhere, own_modules
 from magmadnn.workers.handlers import find_handler
 from tests.parallel import own_items
 
@@ -224,3 +226,82 @@ def test_an_op_that_its_module_does_not_define_is_refused_in_words_for_workers()
         ArgumentError, match=r"needs the op m1_none, .* by importing tests\.parallel"
     ):
         elsewhere.imported({"places": [{**place, "name": "m1_none"}], "path": []})
+
+
+# --- modules that are imported by those of the model's items ---------------------------------------
+
+
+def _package(folder: Path, factor: float) -> None:
+    """A module whose function calls one of another, which takes a number from a third."""
+    for name, text in {
+        "m1_package/__init__.py": "",
+        "m1_package/formulas.py": "from . import numbers as _n\nimport json, numpy\n\n"
+        "def times(x):\n    return _n.FACTOR * x\n",
+        "m1_package/numbers.py": f"FACTOR = {factor}\n",
+        "m1_late.py": "SHIFT = 0.5\n",
+        "m1_outer.py": "import m1_package.formulas as f\n\ndef act(x):\n    import m1_late\n"
+        "    return f.times(x) + m1_late.SHIFT\n",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_modules_that_a_module_imports_are_compared_too(folder: Path) -> None:
+    _package(folder / "a", 2.0)
+    outer = importlib.import_module("m1_outer")
+    with md.workers(1) as workers:
+        fit(network(outer.act))
+        (place,) = elsewhere.record_of([outer.act])["places"]
+        assert place["needs"].keys() == {
+            "m1_package", "m1_package.formulas", "m1_package.numbers", "m1_late",
+        }  # fmt: skip
+        numbers = folder / "a/m1_package/numbers.py"
+        numbers.write_text("FACTOR = -3.0\n")
+        workers.restart()
+        with pytest.raises(
+            ArgumentError,
+            match=r"needs act, and module m1_package\.numbers, which m1_outer imports, has changed since "
+            r"the client imported it: importlib.reload it",
+        ):
+            fit(network(outer.act))
+        numbers.write_text("FACTOR = 2.0\n")
+        (folder / "a/m1_late.py").write_text("SHIFT = 0.75\n")  # which its function imports
+        workers.restart()
+        with pytest.raises(
+            ArgumentError, match=r"module m1_late, which m1_outer imports, has chan"
+        ):
+            fit(network(outer.act))
+
+
+def test_what_is_installed_or_pythons_own_is_not_compared() -> None:
+    found = own_modules.needed("tests.parallel.own_items")
+    assert not {name for name in found if name.split(".")[0] != "tests"}
+    assert own_modules.needed("json.decoder").keys() <= set()
+    assert own_modules.code_of(network()) == {}
+    assert own_modules.code_of(own_items.network()).keys() == {f"module {own_items.__name__}"}
+
+
+def test_ranks_with_other_versions_of_what_a_layer_imports_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on machines that do not see the same files."""
+    _package(folder / "a", 2.0)
+    outer, digest = importlib.import_module("m1_outer"), own_modules.digest
+
+    def of_rank(name: str) -> str | None:
+        other = name == "m1_package.numbers" and ranks.get(threading.get_ident())
+        return "another" if other else digest(name)
+
+    ranks: dict[int, int] = {}
+    monkeypatch.setattr(own_modules, "digest", of_rank)
+
+    def run(comm: Any) -> None:
+        ranks[threading.get_ident()] = comm.rank
+        model = network(outer.act)
+        model.fit(X, Y, batch_size=8, verbose=False, parallel=md.parallel.DataParallel(comm))
+
+    with pytest.raises(
+        DataError,
+        match=r"ranks differ in module m1_package\.numbers: rank 0 has .*, rank 1 has another",
+    ):
+        simulate(2, run)

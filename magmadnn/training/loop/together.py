@@ -89,6 +89,7 @@ class Together:
         """
         version = str(getattr(sys.modules["magmadnn"], "__version__", ""))
         also = {"version of magmadnn": version, "executor": fit.model.executor}
+        also |= fit.model._code()
         aspects = fit.identity | also | {"epochs": f"{fit.begin} to {fit.epochs}"}
         step = fit.step if isinstance(fit.step, RanksStep) else None
         own = [None, ""] if step is None else [step.offers(), step.gpu()]

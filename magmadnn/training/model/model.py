@@ -204,6 +204,12 @@ class Model(Pictured, ModelParts, TakesRawData):
         fresh = [Operation(n) for n in rebuild([o.node for o in self.outputs], replaced)]
         return fresh[0] if len(fresh) == 1 else fresh
 
+    def _code(self) -> dict[str, str]:
+        """Digests of the user's own modules that it needs, for ranks to compare."""
+        from .plain.own_modules import code_of
+
+        return code_of(self)
+
     # --- what is told of it -----------------------------------------------------------------------
 
     def summary(self) -> None:

@@ -2,13 +2,13 @@
 
 A saved model needs its own classes handed over, since a file may be a stranger's. A client and its workers
 belong together: it tells them modules and names, and they import these. Both look whether they mean the same:
-the client, that the name leads to what it has; workers, that their module's file has the same bytes.
+the client, that the name leads to what it has; workers, that their module's file has the same bytes, and
+so have those of the user's own modules that it imports.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,13 +20,12 @@ from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.graph.op import REGISTRY, Op
 
 from .codec import module_of
+from .own_modules import digest, digest_now, file_of, needed
 
 _WAY_OUT = (
     "put it at the top of a module that workers can import, beside the script, or run the script by magmadnn "
     "launch"
 )
-# Of modules, by name: what they were loaded by, which a reload replaces, and the file's digest.
-_digests: dict[str, tuple[Any, str | None]] = {}
 
 
 def record_of(items: Iterable[Any]) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def _place(item: Any) -> dict[str, Any]:
             )
     return {
         "name": name, "module": module, "within": within,
-        "file": _file(module), "sha256": _digest(module),
+        "file": file_of(module), "sha256": digest(module), "needs": _needs(module),
     }  # fmt: skip
 
 
@@ -108,8 +107,12 @@ def _found(place: Mapping[str, Any]) -> Any:
         raise ArgumentError(
             f"workers: the model needs {name}, and importing {module} ended with {error!r}: {_WAY_OUT}"
         ) from error
-    if _digest(module) != place["sha256"]:
+    if digest(module) != place["sha256"]:
         raise _other_file(place)
+    for other, (file, sha256) in place["needs"].items():
+        if digest(other) != sha256:
+            needed_by = {**place, "module": other, "file": file, "sha256": sha256}
+            raise _other_file(needed_by, f", which {module} imports,")
     found = None if within is None else _at(sys.modules[module], within)
     if found is None and within is not None:
         raise _not_found(name, within, module)
@@ -128,31 +131,6 @@ def _path() -> list[str]:
     return [entry or str(Path.cwd()) for entry in sys.path if isinstance(entry, str)]
 
 
-def _file(module: str) -> str | None:
-    """The file of a module, where it has one."""
-    found = getattr(sys.modules.get(module), "__file__", None)
-    return None if found is None else os.path.realpath(found)
-
-
-def _digest(module: str) -> str | None:
-    """SHA-256 of a module's file as it was when it was first looked at since it was loaded."""
-    spec = getattr(sys.modules.get(module), "__spec__", None)
-    if module not in _digests or _digests[module][0] is not spec:
-        _digests[module] = spec, _digest_now(module)
-    return _digests[module][1]
-
-
-def _digest_now(module: str) -> str | None:
-    import hashlib  # late: importing magmadnn does not load it
-
-    file = getattr(sys.modules.get(module), "__file__", None)
-    loader = getattr(sys.modules.get(module), "__loader__", None)
-    try:
-        return hashlib.sha256(loader.get_data(file)).hexdigest()  # type: ignore[union-attr]  # is caught
-    except (AttributeError, OSError, TypeError):  # no file, or none that can be read
-        return None
-
-
 def _words(place: Mapping[str, Any]) -> str:
     return f"{place['within']} of {_called(place['module'])}"
 
@@ -167,9 +145,14 @@ def _not_found(name: str, within: str, module: str) -> ArgumentError:
     )
 
 
-def _other_file(place: Mapping[str, Any]) -> ArgumentError:
-    """What to say where this process's module is not the client's."""
-    name, module, file = place["name"], place["module"], _file(place["module"])
+def _needs(module: str) -> dict[str, tuple[str | None, str | None]]:
+    """Files and digests of own modules that a module imports, and these."""
+    return {name: (file_of(name), sha256) for name, sha256 in needed(module).items()}
+
+
+def _other_file(place: Mapping[str, Any], by: str = "") -> ArgumentError:
+    """What to say where this process's module is not the client's, or one that it imports."""
+    name, module, file = place["name"], place["module"], file_of(place["module"])
     if module == "__main__":
         what = place["within"] or f"the op {name}"
         return ArgumentError(
@@ -177,15 +160,15 @@ def _other_file(place: Mapping[str, Any]) -> ArgumentError:
         )
     if file != place["file"]:
         return ArgumentError(
-            f"workers: the model needs {name}, and module {module} is another file here ({file}) than the "
-            f"client's ({place['file']}): rename one of them, or leave its folder out of the path"
+            f"workers: the model needs {name}, and module {module}{by} is another file here ({file}) than "
+            f"the client's ({place['file']}): rename one of them, or leave its folder out of the path"
         )
-    if _digest_now(module) == place["sha256"]:
+    if digest_now(module) == place["sha256"]:
         return ArgumentError(
-            f"workers: the model needs {name}, and module {module} has changed since workers imported it: "
-            "call workers.restart(), or start the job again"
+            f"workers: the model needs {name}, and module {module}{by} has changed since workers imported "
+            "it: call workers.restart(), or start the job again"
         )
     return ArgumentError(
-        f"workers: the model needs {name}, and module {module} has changed since the client imported it: "
+        f"workers: the model needs {name}, and module {module}{by} has changed since the client imported it: "
         "importlib.reload it, or start the script again"
     )
