@@ -11,6 +11,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 import magmadnn as md
+from magmadnn.backends.cuda import available
 from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
 
 la = md.linalg
@@ -40,6 +41,17 @@ def test_right_sides_of_any_size_have_solutions(way: Any, a: Any, exponent: int)
     near = 2 * np.linalg.norm(np.linalg.inv(a), 2) * 1.01e-9 * np.linalg.norm(B)
     near += 4 * N**0.5 * 2.0**-14 if exponent < -1022 else 0.0
     assert np.abs(x / size - np.asarray(plain.x)).max() <= near
+
+
+@pytest.mark.parametrize(("way", "a"), WAYS)
+def test_complex_right_sides_of_any_size(way: Any, a: Any) -> None:
+    b = B + 1j * np.roll(B, 1)
+    for exponent in (-1060, -900, 900):
+        found = way(a, b * 2.0**exponent, rtol=1e-9)
+        x = np.asarray(found.x) / 2.0 ** (exponent // 2) / 2.0 ** (exponent // 2)
+        near = np.linalg.norm(np.linalg.inv(a), 2) * 1.01e-9 * np.linalg.norm(b)
+        near += 8 * N**0.5 * 2.0**-14 if exponent < -1022 else 0.0
+        assert np.abs(x - np.linalg.solve(a, b)).max() <= near
 
 
 @pytest.mark.parametrize(("way", "a"), ALL)
@@ -145,3 +157,41 @@ def test_a_solution_beyond_the_range_of_numbers_is_told() -> None:
             NumericError, match=f"^{way.__name__}: x is beyond the range of float64"
         ):
             way(np.eye(3) * 2.0**-200, np.array([1.0, 2.0, 3.0]) * 2.0**900)
+
+
+HAS_DEVICE, REASON = available()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_DEVICE, reason=f"no GPU: {REASON}")
+@pytest.mark.parametrize(("way", "a"), WAYS)
+def test_a_gpu_gives_what_the_processor_gives(way: Any, a: Any) -> None:
+    """Right sides of any size, complex ones of a real matrix, and no more steps than are wanted."""
+
+    def there(x: Any) -> Any:
+        return md.asarray(np.ascontiguousarray(x)).to("device")
+
+    inverse = np.linalg.norm(np.linalg.inv(a), 2)
+    for b in (B, B + 1j * np.roll(B, 1)):
+        for size in (1.0, 2.0**-900, 2.0**900):  # of complex ones too
+            found = way(there(a), there(b * size), rtol=1e-9)
+            x = found.x.numpy() / size
+            assert found.residual <= 1.01e-9 and found.iterations > 0
+            assert np.abs(x - np.linalg.solve(a, b)).max() <= inverse * 1.01e-9 * np.linalg.norm(b)
+    with pytest.raises(ArgumentError, match="rtol=0 and atol=0 ask"):
+        way(there(a), there(B), rtol=0)
+    with pytest.raises(NumericError, match=f"^{way.__name__}: after 3 steps"):
+        way(there(a), there(B), maxiter=3, rtol=1e-12)
+    with pytest.raises(NumericError, match="a gives NaN or infinity"):
+        way(there(np.where(a == a[1, 2], np.nan, a)), there(B))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_DEVICE, reason=f"no GPU: {REASON}")
+def test_a_gpu_says_that_a_matrix_is_not_symmetric() -> None:
+    b = md.asarray(B).to("device")
+    for a in (md.asarray(UNSYMMETRIC).to("device"), scipy.sparse.csr_matrix(UNSYMMETRIC)):
+        with pytest.raises(
+            NumericError, match=r"a is not symmetric, as cg wants it \(a\[\d+, \d+\]"
+        ):
+            la.cg(a, b)

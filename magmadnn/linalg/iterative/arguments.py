@@ -67,12 +67,24 @@ def check_goal(name: str, rtol: float, atol: float, size: float, dtype: Any) -> 
     return goal
 
 
-def scale_of(largest: float, dtype: Any) -> float:
-    """A power of two that a vector is divided by, so that the square of its largest element is a number.
+def exponent_of(largest: float, dtype: Any) -> int:
+    """e where a vector with this largest element is divided by 2^e, so that its squares are numbers.
 
-    1 where that is so already; nothing is rounded but what is less than the smallest number then.
+    0 where they are so already.
     """
     edge = 2.0 ** (np.finfo(dtype).maxexp // 4)
     if largest == 0 or 1 / edge <= largest <= edge:
-        return 1.0
-    return float(2.0 ** (math.frexp(largest)[1] - 1))
+        return 0
+    return math.frexp(largest)[1] - 1
+
+
+def scaled(x: Any, exponent: int) -> Any:
+    """x 2^exponent, of a number or an array; in two steps, as 2^1060 is none. Subnormal ones are rounded."""
+    if exponent == 0:
+        return x
+    half = exponent // 2
+    first, second = 2.0**half, 2.0 ** (exponent - half)
+    if isinstance(x, float):
+        return x * first * second
+    kind = x.dtype.type
+    return x * kind(first) * kind(second)

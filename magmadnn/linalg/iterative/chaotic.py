@@ -21,7 +21,7 @@ from magmadnn.linalg._operands import numbers
 from magmadnn.runtime.threads import thread_count
 from magmadnn.tensor import Operation, asarray
 
-from .arguments import check_goal, checked_count, checked_tolerances, scale_of
+from .arguments import check_goal, checked_count, checked_tolerances, exponent_of, scaled
 from .krylov import IterativeResult
 
 Reals = NDArray[Any]
@@ -54,18 +54,18 @@ def jacobi(a: Any, b: Any, *, rtol: float | None = None, maxiter: int = 10_000) 
     if rtol is None:
         rtol = 1e-5 if matrix.dtype == np.float32 else 1e-10
     rtol, _ = checked_tolerances("jacobi", rtol)
-    scale = matrix.dtype.type(scale_of(float(np.abs(right).max(initial=0)), matrix.dtype))
-    right = right / scale
+    power = exponent_of(float(np.abs(right).max(initial=0)), matrix.dtype)
+    right = scaled(right, -power)
     size = float(np.abs(right).max(initial=0))
     goal = check_goal("jacobi", rtol, 0.0, size, matrix.dtype)
     x, steps = _relaxed(matrix, right, rtol, maxiter)
     with np.errstate(all="ignore"):
         rest = matrix @ x - right
-        left, x = float(np.abs(rest).max(initial=0)), x * scale
+        left, x = float(np.abs(rest).max(initial=0)), scaled(x, power)
     if not left <= goal:
         raise NumericError(
-            f"jacobi: after {steps} steps max |A x - b| is {left * scale:.3g}, and {goal * scale:.3g} is "
-            f"wanted: {_why(steps, maxiter)}, or use md.linalg.solve"
+            f"jacobi: after {steps} steps max |A x - b| is {scaled(left, power):.3g}, and "
+            f"{scaled(goal, power):.3g} is wanted: {_why(steps, maxiter)}, or use md.linalg.solve"
         )
     if not np.isfinite(x).all():
         raise NumericError(

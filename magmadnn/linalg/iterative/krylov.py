@@ -16,7 +16,7 @@ from magmadnn.linalg._matrices import refuse_unless_finite
 from magmadnn.linalg._operands import numbers
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
 
-from .arguments import check_goal, checked_count, checked_tolerances, scale_of
+from .arguments import check_goal, checked_count, checked_tolerances, exponent_of, scaled
 from .device_refinement import lies_on_device
 from .sparse import SparseMatrix, array_on_device, on_device, scipy_sparse
 
@@ -188,11 +188,13 @@ class _Given:
             return IterativeResult(asarray(np.zeros(0, self._dtype)), 0, 0.0)
         xp: Any = array_library() if self.device else np
         with np.errstate(all="ignore"):  # what does not converge is seen in the residual
-            scale = scale_of(float(xp.abs(self._b).max()), self._dtype)
-            b = self._b if scale == 1 else self._b / self._b.dtype.type(scale)
+            power = exponent_of(float(xp.abs(self._b).max()), self._dtype)
+            b = scaled(self._wide(self._b, power), -power)
             size = float(xp.linalg.norm(b))
-            goal = check_goal(self._name, self._rtol, self._atol / scale, size, self._dtype)
-            x, steps = self._start if scale == 1 or self._start is None else self._start / scale, 0
+            goal = check_goal(self._name, self._rtol, scaled(self._atol, -power), size, self._dtype)
+            x, steps = self._start, 0
+            if x is not None:
+                x = scaled(self._wide(x, power), -power)
             for length, times in self._cycles(kept):
                 x, more = self._run(x, b, goal, length, times)
                 steps += more
@@ -202,18 +204,21 @@ class _Given:
             eps = float(np.finfo(self._dtype).eps)
             if not left <= goal * (1 + 1e-3) + 4 * eps * size:
                 raise NumericError(
-                    f"{self._name}: after {steps} steps |A x - b| is {left * scale:.3g}, and "
-                    f"{goal * scale:.3g} is wanted: {self._why(xp, b, x, left, steps)}"
+                    f"{self._name}: after {steps} steps |A x - b| is {scaled(left, power):.3g}, and "
+                    f"{scaled(goal, power):.3g} is wanted: {self._why(xp, b, x, left, steps)}"
                 )
-            if scale != 1:
-                x = x * x.dtype.type(scale)
-        if scale > 1 and not xp.isfinite(x).all():
+            x = scaled(x, power)
+        if power > 0 and not xp.isfinite(x).all():
             raise NumericError(
                 f"{self._name}: x is beyond the range of {x.dtype}; divide b by its largest element, "
                 f"{float(xp.abs(self._b).max()):.3g}"
             )
         found = from_dlpack(x) if self.device else asarray(np.asarray(x))
         return IterativeResult(found, steps, left / size if size else 0.0)
+
+    def _wide(self, x: Any, power: int) -> Any:
+        """A vector in what is computed in, where it is to be scaled; whole numbers have no small ones."""
+        return x.astype(self._dtype) if power else x
 
     def _cycles(self, kept: int) -> list[tuple[int, int]]:
         """Vectors of a cycle, and how many cycles: at most so many steps as are wanted in all."""
@@ -259,7 +264,7 @@ class _Given:
                 return "a is not positive definite, as cg wants it: use gmres, or md.linalg.solve"
         if hasattr(self._a, "conj") and not hasattr(self._a, "matvec"):
             largest = float(abs(self._a).max())
-            if largest and scale_of(largest, self._dtype) != 1:
+            if exponent_of(largest, self._dtype):
                 return (
                     f"elements of a are up to {largest:.3g}, whose squares leave the range of {self._dtype}: "
                     "divide a and b by that"
