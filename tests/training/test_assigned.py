@@ -290,6 +290,20 @@ def test_a_callback_cannot_change_what_the_step_was_made_for(act: Callable[[Any]
     )
 
 
+def test_a_callback_in_the_client_of_workers_cannot_either() -> None:
+    with md.workers(0):  # in this process
+        for act in (
+            lambda model: model.freeze("last"),
+            lambda model: setattr(model, "loss", "mae"),
+        ):
+            acts = md.callbacks.LambdaCallback(on_epoch_end=lambda fit, act=act: act(fit.model))
+            model = model_of()
+            with pytest.raises(ArgumentError, match=r"while a fit is under way|is being trained"):
+                model.fit(X, Y, epochs=3, verbose=False, callbacks=[acts])
+            model.unfreeze()
+            model.fit(X, Y, verbose=False, callbacks=[md.callbacks.LambdaCallback()])
+
+
 # --- steps, callbacks, ways ----------------------------------------------------------------------
 
 

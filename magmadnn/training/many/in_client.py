@@ -15,6 +15,7 @@ from magmadnn.optim.inputs import Settings
 from magmadnn.optim.records import Record, Setting
 from magmadnn.optim.records import restore as restored
 from magmadnn.optim.step import COUNT
+from magmadnn.training.arguments import TRAINED_NOW
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.together import versions_of, written_since
@@ -211,7 +212,10 @@ class ClientFit:
     def run(self, options: Mapping[str, Any], held: Arrays, trained: Trained) -> History:
         """Train an epoch after the other; data travels with the first only, values where they were set."""
         this: Any = self
+        TRAINED_NOW.add(self.model)
+        made_for = self.model.made_for()
         with ExitStack() as ends:
+            ends.callback(TRAINED_NOW.discard, self.model)
             ends.callback(self._keep_settings)
             for callback in self.callbacks:
                 ends.callback(callback.on_train_end, this)
@@ -219,12 +223,14 @@ class ClientFit:
             while self.epoch < self.epochs and self.stopped is None:
                 for callback in self.callbacks:
                     callback.on_epoch_begin(this)
+                self.model.check_still_trained(made_for)
                 if self.stopped is not None:
                     break
                 self._train(options, held, trained)
                 self.epoch += 1  # before it is told of, as in `Fit`
                 for callback in self.callbacks:
                     callback.on_epoch_end(this)
+                self.model.check_still_trained(made_for)
             self.completed = True
             self.history.stopped = self.stopped
         return self.history

@@ -81,20 +81,30 @@ class ModelParts:
         """Copies of all parameters and states, by name."""
         return {name: np.array(p.node.value.read()) for name, p in self.named().items()}
 
-    def check_still_trained(self) -> None:
+    def made_for(self) -> tuple[tuple[Any, ...], ...]:
+        """What a step is made for: what is trained, what is kept as it is, and the names of all variables."""
+        variables = self.variables()
+        trained = tuple(p.node for p in trained_of(variables))
+        kept = tuple(p.node for p in kept_states(variables))
+        return trained, kept, tuple([str(p.name) for p in variables])
+
+    def check_still_trained(self, before: tuple[tuple[Any, ...], ...] | None = None) -> None:
         """Look, while a training is under way, whether its step is still for what is trained, by these names.
+
+        Args:
+            before: what `made_for` gave when the training began; None: as the model's step says.
 
         Raises:
             ArgumentError: a callback has frozen, unfrozen or renamed layers.
         """
-        if (now := (Changes.names, Changes.trainable)) == self._trained_at or self._step is None:
+        if (now := (Changes.names, Changes.trainable)) == self._trained_at:
             return
+        if before is None:
+            if self._step is None:
+                return
+            before = (*self._step[0][:2], self._step[0][-1])
         self._trained_at = now
-        key, variables = self._step[0], self.variables()
-        trained = tuple(p.node for p in trained_of(variables))
-        kept = tuple(p.node for p in kept_states(variables))
-        names = tuple([str(p.name) for p in variables])
-        if (trained, kept, names) != (*key[:2], key[-1]):
+        if self.made_for() != before:
             raise ArgumentError(
                 "fit: a callback has frozen, unfrozen or renamed a layer, which changes nothing while a fit "
                 "is under way: end it, model.unfreeze(...), and call fit once more, which goes on from there"
