@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from magmadnn.runtime.step_memory import StepMemory
 
 
-_ON_WORKERS: Final = (
-    "magmadnn.training.many.on_workers"  # above this; loaded by those who have workers
-)
+# Above this module in the order of imports: loaded by those who have workers.
+_ON_WORKERS: Final = "magmadnn.training.many.on_workers"
 
 
 class Model(Pictured, ModelParts, TakesRawData):
