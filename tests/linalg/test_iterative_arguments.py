@@ -159,6 +159,17 @@ def test_a_solution_beyond_the_range_of_numbers_is_told() -> None:
             way(np.eye(3) * 2.0**-200, np.array([1.0, 2.0, 3.0]) * 2.0**900)
 
 
+def test_a_library_that_finds_no_step_is_told_as_no_solution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gmres(*_: Any, **__: Any) -> Any:  # as CuPy's does where the matrix has given NaN
+        raise np.linalg.LinAlgError("SVD did not converge in Linear Least Squares")
+
+    monkeypatch.setattr(scipy.sparse.linalg, "gmres", gmres)
+    with pytest.raises(NumericError, match=r"^gmres: after 0 steps \|A x - b\| is nan"):
+        md.linalg.gmres(np.eye(3), np.ones(3))
+
+
 HAS_DEVICE, REASON = available()
 
 

@@ -242,9 +242,12 @@ class _Given:
             if self.device:  # CuPy tells the end of a cycle, and counts steps
                 each, times = length, times * length
         function = getattr(self.module, self._name)
-        x, _ = function(
-            self._a, b, x0=x, maxiter=times, M=self._before, callback=count, rtol=0.0, atol=goal, **more,
-        )  # fmt: skip
+        try:
+            x, _ = function(
+                self._a, b, x0=x, maxiter=times, M=self._before, callback=count, rtol=0.0, atol=goal, **more,
+            )  # fmt: skip
+        except np.linalg.LinAlgError:  # of CuPy's GMRES, once a product has given NaN or infinity
+            x = b * np.nan
         return x, steps
 
     def _why(self, xp: Any, b: Any, x: Any, left: float, steps: int) -> str:
