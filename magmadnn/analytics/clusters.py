@@ -157,8 +157,10 @@ def _squares(x: Floats, centres: Floats) -> Floats:
     rows, others = x - mean, centres - mean
     sizes = (rows**2).sum(1)[:, None] + (others**2).sum(1)
     found = sizes - 2 * (rows @ others.T)
-    near, which = np.nonzero(found < _CANCELLED * sizes)
-    found[near, which] = ((x[near] - centres[which]) ** 2).sum(1)
+    near = found < _CANCELLED * sizes
+    for number in np.flatnonzero(near.any(0)):  # differences from all at once would fill the memory
+        some = near[:, number]
+        found[some, number] = ((x[some] - centres[number]) ** 2).sum(1)
     return np.asarray(found)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, NumericError, ShapeError
-from magmadnn.linalg import cho_solve, cholesky, lstsq
+from magmadnn.linalg import cho_solve, cholesky, lstsq, solve_triangular
 from magmadnn.memory.dtypes import refuse_masked
 
 from ._estimator import Estimator, determination
@@ -106,17 +107,32 @@ class Ridge(Estimator):
         return None if own.min() < _COLLINEAR else np.asarray(cho_solve((factor, True), right))
 
     def _by_reflections(self, x: Array, columns: Array, shift: Array) -> Array:
-        """The same by R of a QR of [sqrt(alpha) I, 0] and the rows, block by block, without their squares.
+        """The same by reflections of the rows, without their squares."""
+        n = x.shape[1]
+        if len(x) < n:  # coefficients are a sum of rows: so many numbers are to be found
+            basis, r = np.linalg.qr((all_rows(self._name, x) - shift[:n]).T)
+            return basis @ self._least(len(x), [np.concatenate([r.T, columns - shift[n:]], 1)])
+        found = blocks(self._name, x)
+        rows = (np.concatenate([block, columns[where]], 1) - shift for where, block in found)
+        return self._least(n, rows)
 
-        As in Golub and Van Loan, Matrix computations, 4th edition, section 6.1.4.
+    def _least(self, n: int, blocks_of_rows: Iterable[Array]) -> Array:
+        """Coefficients [n, targets] of rows [rows, n + targets] that are centred.
+
+        By R of a QR of [sqrt(alpha) I, 0] and the rows, block by block, as in Golub and Van Loan, Matrix
+        computations, 4th edition, section 6.1.4.
         """
-        n, size = x.shape[1], len(shift)
-        r = np.eye(size) * np.sqrt(self.alpha)
-        r[n:] = 0
-        for where, block in blocks(self._name, x):
-            rows = np.concatenate([block, columns[where]], 1) - shift
-            r = np.linalg.qr(np.concatenate([r, rows]), mode="r")
-        return np.asarray(lstsq(r[:n, :n], r[:n, n:]).x.numpy())
+        least = np.sqrt(self.alpha)
+        r = least * np.eye(n)
+        for rows in blocks_of_rows:
+            above = np.zeros((len(r), rows.shape[1]))
+            above[:, : r.shape[1]] = r
+            r = np.linalg.qr(np.concatenate([above, rows]), mode="r")
+        left, right = r[:n, :n], r[:n, n:]
+        # No singular value is below `least`: finding them, which takes long, would leave none out.
+        if least > 10 * n * np.finfo(np.float64).eps * np.linalg.norm(left):
+            return np.asarray(solve_triangular(left, right))
+        return np.asarray(lstsq(left, right).x.numpy())
 
     def _exactly(self) -> bool:
         """Whether the rows themselves are factorised, since their scatter may be singular."""

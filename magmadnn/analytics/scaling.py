@@ -54,10 +54,10 @@ class StandardScaler(Estimator):
             count = seen + len(block)
             apart = block.mean(0) - mean
             squares = var * seen + block.var(0) * len(block)
-            for column in np.flatnonzero(squares < _TINY):
-                refuse_vanishing(
-                    "StandardScaler", np.ptp(block[:, column]), f"column {column} of X"
-                )
+            few = np.flatnonzero(squares < _TINY)
+            sizes = np.ptp(block[:, few], axis=0)
+            for column, size in zip(few[sizes > 0], sizes[sizes > 0], strict=True):
+                refuse_vanishing("StandardScaler", size, f"column {column} of X")
             squares += apart**2 * (seen * len(block) / count)
             mean = mean + apart * (len(block) / count)
             var, seen = squares / count, count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.analytics import clusters, regressions
+from magmadnn.analytics import clusters, regressions, scaling
 from magmadnn.errors import DataError
 
 an = md.analytics
@@ -119,3 +120,60 @@ def test_ridge_of_targets_whose_squares_overflow() -> None:
     x = drawn(40, 2)
     found = an.Ridge(1e-8).fit(x, 1e200 * x[:, 0]).coef_
     np.testing.assert_allclose(found, [1e200, 0], atol=1e192)
+
+
+def test_clusters_beside_an_outlier_take_the_memory_of_few_copies() -> None:
+    """Where all distances are computed from differences, those from one centre are there at a time."""
+    x = drawn(3001, 31)
+    x[0] = 1e9
+    tracemalloc.start()
+    try:
+        an.KMeans(29, n_init=1, max_iter=2).fit(x)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 10 * x.nbytes
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("alpha", [1e-5, 1.0])
+def test_ridge_of_fewer_rows_than_columns(
+    intercept: bool, alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a QR of so many columns as there are rows, and by no singular values."""
+    monkeypatch.setattr(regressions, "lstsq", None)
+    sizes = list[int]()
+    qr = np.linalg.qr
+    monkeypatch.setattr(
+        np.linalg, "qr", lambda a, mode="reduced": (sizes.append(a.shape[1]), qr(a, mode))[1]
+    )
+    x, targets = 1e4 * (drawn(23, 71) + 1), drawn(23, 2)
+    ridge = an.Ridge(alpha, fit_intercept=intercept).fit(x, targets)
+    assert max(sizes) == 23 + 2
+    rows, y = (x - x.mean(0), targets - targets.mean(0)) if intercept else (x, targets)
+    higher = np.concatenate([rows, np.sqrt(alpha) * np.eye(71)])
+    wanted = np.linalg.lstsq(higher, np.concatenate([y, np.zeros((71, 2))]), rcond=None)[0]
+    # of least squares: the condition times eps, of each of 71 products
+    bound = 8 * np.linalg.cond(higher) * EPS * 71**0.5
+    assert np.abs(ridge.coef_.T - wanted).max() <= bound * np.abs(wanted).max()
+
+
+def test_constant_columns_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "refuse_vanishing", None)
+    x = np.full((40, 5), 3.0)
+    x[:, 1] = drawn(40)
+    assert an.StandardScaler().fit(x).scale_[[0, 2, 3, 4]].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("rest", [1e-30, 1.0])
+def test_components_of_float32_whose_first_rows_are_zeros(rest: float) -> None:
+    """What they say of a column does not hold for the others."""
+    x = drawn(300, 3).astype("float32")
+    x[:200, 2] = 0
+    x[:, 2] *= np.float32(rest)
+    wide = x.astype("float64")
+    found = an.PCA(svd_solver="covariance_eigh").fit(x)
+    sizes = wide.std(0)[:, None] * wide.std(0)
+    np.testing.assert_allclose(
+        found._moments.scatter / sizes, (300 - 1) * np.cov(wide.T) / sizes, atol=300 * 8 * 1.2e-7
+    )
