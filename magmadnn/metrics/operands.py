@@ -8,7 +8,7 @@ import numpy as np
 
 from magmadnn import ops
 from magmadnn.data.validation import first_not_shares, place
-from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError, shown
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import node_of
 from magmadnn.graph.signature import shape_text
@@ -106,8 +106,8 @@ def _check_shares(name: str, targets: Any) -> None:
     """
     if isinstance(targets, np.ndarray) and (where := first_not_shares(targets)) is not None:
         raise DataError(
-            f"{name}: {place(where)} of the targets is {targets[where].tolist()}, expected one class of "
-            f'{targets.shape[-1]}; for labels, each true or not, say outputs="labels"'
+            f"{name}: {place(where)} of the targets is {shown(targets[where].tolist(), 200)}, expected one "
+            f'class of {targets.shape[-1]}; for labels, each true or not, say outputs="labels"'
         )
 
 

@@ -1,8 +1,10 @@
 """What targets and batch sizes `fit` takes: forms of the same labels train the same way."""
 
 import numpy as np
+import pytest
 
 import magmadnn as md
+from magmadnn.errors import DataError
 
 RNG = np.random.default_rng(6)
 
@@ -71,3 +73,15 @@ def test_weights_of_validation_rows_are_repeats():
     for name in ("val_loss", "val_accuracy"):
         np.testing.assert_allclose(weighted[name], expected[name], rtol=46 * 6e-8)
         assert abs(weighted[name] - plain[name]) > 1e-3
+
+
+def test_a_row_of_many_classes_that_is_refused_is_shown_in_short():
+    x, y = RNG.normal(size=(3, 2)).astype(np.float32), np.full((3, 5000), 1 / 5000, np.float32)
+    y[1, 4999] = 0.5
+    layers = [md.layers.Input((2,)), md.layers.Dense(5000)]
+    model = md.Model(layers, loss="cross_entropy", optimizer="sgd")
+    with pytest.raises(
+        DataError, match=r"^y: row 1 is \[.*\.\.\..*, 0\.5\], for cross_entropy"
+    ) as told:
+        model.fit(x, y, verbose=False)
+    assert len(str(told.value)) < 500

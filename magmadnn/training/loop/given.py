@@ -32,6 +32,7 @@ from magmadnn.errors import (
     GraphError,
     MagmaDNNError,
     ShapeError,
+    shown,
 )
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
@@ -413,7 +414,7 @@ def _check_numbers(
     target = np.asarray(target)  # a copy of what lies on a device
     if (where := first_bad(target)) is not None:
         raise DataError(
-            f"{name}: {place(where)} is {target[where].tolist()}, for {loss} expected {words}"
+            f"{name}: {place(where)} is {shown(target[where].tolist(), 200)}, for {loss} expected {words}"
         )
     noted.add(target)
 
