@@ -71,18 +71,27 @@ def in_single(decompose: Callable[..., Any]) -> Callable[..., Any]:
     """The `decompose` of an op, of half precision by that of float32: the result alone is rounded.
 
     Numbers of rows, which stand beside factors, have no room in a half either. Beside integers, whose factors
-    are of float64, the result is of the op's dtype all the same: float32 where the other operand is.
+    are of float64, the result is of the op's dtype all the same: float32 where the other operand is. Where
+    the result is of double precision, factors are too: those of float32 would leave it 7 digits.
     """
 
     @wraps(decompose)
     def made(*operands: Any, **attributes: Any) -> Any:
-        wide = [cast(x, "float32") if _is_half(x) else x for x in operands]
-        found = decompose(*wide, **attributes)
         dtype = np.result_type(*(x.dtype for x in operands))
         dtype = np.dtype(np.float64) if dtype.kind in "iub" else dtype
+        wide = [_in_precision(x, dtype.char in "dD") for x in operands]
+        found = decompose(*wide, **attributes)
         return found if found is None or found.dtype == dtype else cast(found, dtype)
 
     return made
+
+
+def _in_precision(x: Any, is_double: bool) -> Any:
+    """Numbers of half precision in float32, and in double precision those of single precision as well."""
+    if is_double and _has_point(x.dtype):
+        wanted = "complex128" if is_complex(x.dtype) else "float64"
+        return x if x.dtype == wanted else cast(x, wanted)
+    return cast(x, "float32") if _is_half(x) else x
 
 
 def _is_half(x: Any) -> bool:

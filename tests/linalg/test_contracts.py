@@ -222,6 +222,25 @@ def test_integers_beside_other_numbers_have_one_dtype_in_steps_too(name: str, ri
         assert np.abs(way.astype(wide) - exact).max() <= bound
 
 
+@pytest.mark.parametrize("left", ["float16", "float32", "complex64"])
+@pytest.mark.parametrize("right", ["int64", "float64", "complex128"])
+@pytest.mark.parametrize("name", [name for name in TWO if name != "lu_solve"])
+def test_steps_have_the_digits_of_their_result(name: str, right: str, left: str) -> None:
+    """Factors of the narrower operand's precision would leave a result of float64 7 digits."""
+    function, _ = TWO[name]
+    draw = np.random.default_rng(4)
+    a = draw.normal(size=(5, 5)) + (1j * draw.normal(size=(5, 5)) if left[0] == "c" else 0)
+    a = (a + 8 * np.eye(5)).astype(left)
+    b = (9 * draw.normal(size=(5, 2))).astype(right)
+    expected = np.asarray(function(a, b))
+    wide = expected.dtype
+    made = function(md.variable("a", a), md.variable("b", b)).node
+    (way,) = map(np.asarray, Executable([made], executor="native").run({}))
+    assert way.dtype == wide == np.result_type(left, right)
+    # 5 products, of a matrix that is far from singular
+    np.testing.assert_allclose(way, expected, rtol=0, atol=8 * 5 * np.finfo(wide).eps * 9)
+
+
 @pytest.mark.parametrize("shape", [(9, 0), (0, 9), (2, 9, 0), (0, 0)])
 @pytest.mark.parametrize("full", [True, False])
 def test_lapack_has_nothing_to_say_of_empty_matrices(
