@@ -16,6 +16,13 @@ _TINY = 1e-140  # a deviation that says nothing
 _RANK = 1e-4  # singular values below that, relative to columns of deviation 1, count as 0
 
 
+def _are_classes(labels: Array) -> bool:
+    """Whether none is NaN or infinite, or missing as pandas has it, which equals nothing."""
+    if labels.dtype == object:
+        return all(isinstance(same := label == label, bool | np.bool) and same for label in labels)
+    return not (np.any(labels != labels) or (labels.dtype.kind in "fc" and np.isinf(labels).any()))
+
+
 class LinearDiscriminantAnalysis(Estimator):
     """Directions that separate classes best, and the classifier of normal classes with one covariance.
 
@@ -56,7 +63,7 @@ class LinearDiscriminantAnalysis(Estimator):
             raise ShapeError(
                 f"{name}: y has the shape {labels.shape}, expected a class for each of {len(x)} rows"
             )
-        if np.any(labels != labels) or (labels.dtype.kind in "fc" and np.isinf(labels).any()):
+        if not _are_classes(labels):
             raise DataError(
                 f"{name}: y holds NaN or infinity, which are no classes; drop such rows"
             )

@@ -105,8 +105,28 @@ def test_differences_whose_squares_vanish_are_refused(
     made(constant)
 
 
+class Missing:
+    """As pandas.NA: what it is compared with is not known, and so is the result."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
 @pytest.mark.parametrize(
-    "labels", [np.array([1.5, np.nan] * 20, object), np.array([1.0, np.nan] * 20), [1, None] * 20]
+    "labels",
+    [
+        np.array([1.5, np.nan] * 20, object),
+        np.array([1.0, np.nan] * 20),
+        [1, None] * 20,
+        np.array(["a", Missing()] * 20, object),
+        np.array(["2020-01-01", "NaT"] * 20, "M8[D]"),
+    ],
 )
 def test_what_is_no_class_is_refused(labels: Any) -> None:
     with pytest.raises(
