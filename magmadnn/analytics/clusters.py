@@ -26,6 +26,7 @@ from ._rows import (
 _CANCELLED = (
     2.0**-16
 )  # of the squares of rows and centres is a squared distance that has lost too many digits
+_PAIRS = 1 << 17  # numbers of differences that are there at a time
 
 
 class KMeans(Estimator):
@@ -157,10 +158,11 @@ def _squares(x: Floats, centres: Floats) -> Floats:
     rows, others = x - mean, centres - mean
     sizes = (rows**2).sum(1)[:, None] + (others**2).sum(1)
     found = sizes - 2 * (rows @ others.T)
-    near = found < _CANCELLED * sizes
-    for number in np.flatnonzero(near.any(0)):  # differences from all at once would fill the memory
-        some = near[:, number]
-        found[some, number] = ((x[some] - centres[number]) ** 2).sum(1)
+    near, which = np.nonzero(found < _CANCELLED * sizes)
+    step = max(_PAIRS // x.shape[1], 1)  # differences of all pairs at once would fill the memory
+    for low in range(0, len(near), step):
+        row, centre = near[low : low + step], which[low : low + step]
+        found[row, centre] = ((x[row] - centres[centre]) ** 2).sum(1)
     return np.asarray(found)
 
 

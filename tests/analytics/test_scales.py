@@ -143,7 +143,7 @@ def test_ridge_of_targets_whose_squares_overflow() -> None:
 
 
 def test_clusters_beside_an_outlier_take_the_memory_of_few_copies() -> None:
-    """Where all distances are computed from differences, those from one centre are there at a time."""
+    """Where all distances are computed from differences, few of them are there at a time."""
     x = drawn(3001, 31)
     x[0] = 1e9
     tracemalloc.start()
