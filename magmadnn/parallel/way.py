@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 SHARDS = 8  # parts of a batch
+MODULE = "module "  # what aspects begin with that are digests of the user's modules
 
 
 class TrainingWay(ABC):
@@ -143,12 +144,18 @@ class TrainingWay(ABC):
         told = self.workers().exchange([words, beside])
         found: Sequence[Any] = [one for one, _ in told]
         for name in [*found[0], *(k for one in found for k in one if k not in found[0])]:
-            for rank, one in enumerate(found):
-                if one.get(name) != found[0].get(name):
+            first, *others = [
+                (rank, one.get(name))
+                for rank, one in enumerate(found)
+                if name in one or not name.startswith(MODULE)  # what one rank imports, to plot, say
+            ]
+            for rank, one in others:
+                if one != first[1]:
+                    same = "files" if name.startswith(MODULE) else "model, data and settings"
                     raise DataError(
-                        f"{type(self).__name__}: ranks differ in {name}: rank 0 has "
-                        f"{found[0].get(name, 'none')}, rank {rank} has {one.get(name, 'none')}; give all "
-                        "ranks the same model, data and settings"
+                        f"{type(self).__name__}: ranks differ in {name}: rank {first[0]} has "
+                        f"{first[1] or 'none'}, rank {rank} has {one or 'none'}; give all ranks the same "
+                        f"{same}"
                     )
         return [other for _, other in told]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -305,3 +306,82 @@ def test_ranks_with_other_versions_of_what_a_layer_imports_are_refused(
         match=r"ranks differ in module m1_package\.numbers: rank 0 has .*, rank 1 has another",
     ):
         simulate(2, run)
+
+
+def test_what_one_rank_alone_imports_is_not_compared(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to plot on rank 0: fit said that ranks differ in a module that one had and the other had not."""
+    _package(folder / "a", 2.0)
+    outer, found = importlib.import_module("m1_outer"), own_modules.code_of
+
+    def of_rank(model: md.Model) -> dict[str, str]:
+        code = found(model)
+        return code | {"module m1_drawn": "some"} if ranks[threading.get_ident()] == 0 else code
+
+    ranks: dict[int, int] = {}
+    monkeypatch.setattr(own_modules, "code_of", of_rank)
+
+    def run(comm: Any) -> dict[str, Any]:
+        ranks[threading.get_ident()] = comm.rank
+        model = network(outer.act)
+        model.fit(X, Y, batch_size=8, verbose=False, parallel=md.parallel.DataParallel(comm))
+        return model.values()
+
+    assert len(simulate(2, run)) == 2
+
+
+def test_what_the_client_alone_finds_is_not_asked_of_workers(folder: Path) -> None:
+    _package(folder / "a", 2.0)
+    (place,) = elsewhere.record_of([importlib.import_module("m1_outer").act])["places"]
+    place["needs"] |= {"m1_elsewhere": ("/client/m1_elsewhere.py", "some")}
+    (act,) = elsewhere.imported({"path": [], "places": [place]})
+    assert act(1.0) == 2.5
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import magmadnn as md
+rank = md.comm.world().rank
+sys.path.insert(0, f"v{rank}")
+from m1_factor import times
+
+class Times(md.layers.Layer):
+    def forward(self, x):
+        return times(x)
+
+x = np.ones((8, 2), np.float32)
+model = md.Model([md.layers.Input((2,)), Times(), md.layers.Dense(1)], loss="mse", optimizer="sgd")
+model.fit(x, x[:, :1], verbose=False, parallel=md.parallel.DataParallel(shards=2))
+"""
+
+
+def test_ranks_compare_what_a_launched_script_imports(folder: Path) -> None:
+    """A script that `magmadnn launch` runs has no loader, and the name of its file no folder."""
+    for rank in (0, 1):
+        (folder / f"b/v{rank}").mkdir()
+        (folder / f"b/v{rank}/m1_factor.py").write_text(
+            f"def times(x):\n    return {rank + 2.0} * x\n"
+        )
+    (folder / "b/m1_script.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "magmadnn", "launch", "-n", "2", "m1_script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "ranks differ in module m1_factor: rank 0 has" in done.stderr, done.stderr
+    assert "give all ranks the same files" in done.stderr
+
+
+class _Around(md.layers.Layer):
+    inner: md.layers.Layer
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x) * 1.0
+
+
+def test_layers_in_layers_are_looked_at_once() -> None:
+    """They were looked at as settings and as parts, 2^16 times the innermost."""
+    layer: md.layers.Layer = md.layers.Dense(2)
+    for _ in range(16):
+        layer = _Around(layer)
+    model = md.Model([md.layers.Input((2,)), layer], loss="mse", optimizer="sgd")
+    assert len(list(own_modules._items(model.layers))) < 100

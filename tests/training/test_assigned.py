@@ -365,3 +365,22 @@ class Patient(md.callbacks.EarlyStopping):
 def test_a_callback_of_ones_own_may_keep_what_it_likes() -> None:
     assert Patient("loss").monitor == "loss"
     assert issubclass(FrozenError, MagmaDNNError)
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [(md.callbacks.ExponentialMovingAverage, "decay"), (md.callbacks.Checkpoint, "settings")],
+)
+def test_a_class_derived_from_a_callback_is_told_what_it_cannot_set(
+    base: type[Any], name: str, tmp_path: Path
+) -> None:
+    """It was an AttributeError of a property."""
+
+    class Mine(base):  # type: ignore[misc]  # a class that is a parameter
+        def __init__(self) -> None:
+            super().__init__(*([tmp_path] if name == "settings" else []))
+            self.own = 1
+            setattr(self, name, 0.5)
+
+    with pytest.raises(FrozenError, match=rf"Mine: {name} cannot be set, a {base.__name__} tells"):
+        Mine()

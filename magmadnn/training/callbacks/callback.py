@@ -47,6 +47,13 @@ class Callback:
                 f"{own}: {name} cannot be set, it is looked at when one is made: make another one, "
                 f"{own}(..., {name}=...)"
             )
+        told = getattr(type(self), name, None)
+        if isinstance(told, property) and told.fset is None:  # of a class that this is derived from
+            raise FrozenError(
+                f"{type(self).__name__}: {name} cannot be set, a {type(self).__mro__[1].__name__} tells by "
+                "it what it was made with: give that to super().__init__, and call what is your own "
+                f"something else than {name}"
+            )
         object.__setattr__(self, name, value)
 
     def begin(self, fit: Fit) -> None:

@@ -15,12 +15,14 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from magmadnn.graph.op import Op
 from magmadnn.graph.origins import is_ours
 from magmadnn.layers.layer import Layer
+from magmadnn.parallel.way import MODULE
 
 from .codec import module_of
 
@@ -54,7 +56,7 @@ def file_of(module: str) -> str | None:
     found = getattr(sys.modules.get(module), "__file__", None) or getattr(
         _spec(module), "origin", None
     )
-    return os.path.realpath(found) if found and os.path.sep in found else None
+    return os.path.realpath(found) if found and Path(found).is_file() else None
 
 
 def needed(module: str) -> dict[str, str | None]:
@@ -77,7 +79,7 @@ def code_of(model: Model) -> dict[str, str]:
         name = module_of(item)
         if name in sys.modules and name not in found and not is_ours(name) and _is_own(name):
             found |= {name: digest(name)} | needed(name)
-    return {f"module {name}": str(one)[:16] for name, one in sorted(found.items())}
+    return {f"{MODULE}{name}": str(one)[:16] for name, one in sorted(found.items())}
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -89,7 +91,8 @@ def _items(value: Any) -> Iterator[Any]:
             yield from _items(one)
     elif isinstance(value, Layer):
         yield type(value)
-        yield from _items([getattr(value, f.name) for f in value.settings()])
+        settings = [getattr(value, f.name) for f in value.settings()]
+        yield from _items([one for one in settings if not isinstance(one, Layer)])
         yield from _items(list(value.layers))
     elif isinstance(value, partial):
         yield from _items([value.func, *value.args, value.keywords])
@@ -171,6 +174,8 @@ def _text(module: str) -> bytes | None:
     loader = getattr(found, "__loader__", None) or getattr(spec, "loader", None)
     file = getattr(found, "__file__", None) or getattr(spec, "origin", None)
     try:
+        if file is not None and loader is None:  # a script that `magmadnn launch` runs
+            return Path(file).read_bytes()
         data: bytes = loader.get_data(file)  # type: ignore[union-attr]  # is caught
     except (AttributeError, OSError, TypeError):
         return None
