@@ -160,3 +160,9 @@ def test_mistakes(case: str) -> None:
     with pytest.raises(md.errors.MagmaDNNError) as error:
         wrong(md.workers.Workers(0).array(A))
     assert str(error.value).startswith(text)
+
+
+def test_no_layout_is_that_of_new_arrays(two: Any) -> None:
+    """`array` alone sent workers a record without one, in which they failed."""
+    for made in (two.array(A, layout=None), two.array(two.array(A), layout=None)):
+        np.testing.assert_array_equal(np.asarray(made), A)

@@ -206,3 +206,27 @@ def test_a_gpu_says_that_a_matrix_is_not_symmetric() -> None:
             NumericError, match=r"a is not symmetric, as cg wants it \(a\[\d+, \d+\]"
         ):
             la.cg(a, b)
+
+
+@pytest.mark.parametrize(("way", "a"), WAYS)
+@pytest.mark.parametrize(
+    "b",
+    [
+        (B * 100).astype(np.float16), (B * 1e-4).astype(np.float16), (B * 1e25).astype(np.float32),
+        (B * 1e-30).astype(np.float32), ((1 + 1j) * B * 1e25).astype(np.complex64),
+    ],
+    ids=lambda b: f"{b.dtype}-{abs(b).max():.0e}",
+)  # fmt: skip
+def test_right_sides_of_a_narrower_dtype_have_solutions(way: Any, a: Any, b: Any) -> None:
+    """Their norms were taken in their own dtype: infinite or 0, and so x = 0 was the answer."""
+    found = way(a, b, rtol=1e-9)
+    expected = np.linalg.solve(a, b.astype(np.result_type(b.dtype, np.float64)))
+    assert 0 < found.residual <= 1.01e-9
+    # |A^-1| is below 1 for these matrices
+    np.testing.assert_allclose(found.x, expected, rtol=0, atol=1e-8 * np.linalg.norm(expected))
+
+
+def test_a_beginning_that_is_too_far_is_named() -> None:
+    """It was said that a is singular, or x known to fewer digits."""
+    with pytest.raises(NumericError, match=r"x0 has a square beyond the range.*leave x0 out"):
+        la.cg(POSITIVE, B * 1e-300, x0=B)

@@ -46,7 +46,7 @@ class Creating:
         Args:
             values: an array, or what NumPy makes one of.
             dtype: None for that of the values.
-            layout: a layout, such as `md.dmath.Rows()`; "auto" for rows over all workers.
+            layout: a layout, such as `md.dmath.Rows()`; "auto" or None for rows over all workers.
             device: None, or where the workers compute.
 
         Raises:
@@ -57,6 +57,7 @@ class Creating:
                 `astype`.
         """
         self._on("array", device)
+        layout = "auto" if layout is None else layout
         if isinstance(values, Matrix) and id(values._session) == id(self):
             return values.to(None if layout == "auto" else layout, dtype)
         try:

@@ -189,12 +189,13 @@ class _Given:
         xp: Any = array_library() if self.device else np
         with np.errstate(all="ignore"):  # what does not converge is seen in the residual
             power = exponent_of(float(xp.abs(self._b).max()), self._dtype)
-            b = scaled(self._wide(self._b, power), -power)
+            # Not in its own dtype, in whose range its squares need not be.
+            b = scaled(self._b.astype(self._dtype, copy=False), -power)
             size = float(xp.linalg.norm(b))
             goal = check_goal(self._name, self._rtol, scaled(self._atol, -power), size, self._dtype)
             x, steps = self._start, 0
             if x is not None:
-                x = scaled(self._wide(x, power), -power)
+                x = scaled(x.astype(self._dtype, copy=False), -power)
             for length, times in self._cycles(kept):
                 x, more = self._run(x, b, goal, length, times)
                 steps += more
@@ -205,7 +206,7 @@ class _Given:
             if not left <= goal * (1 + 1e-3) + 4 * eps * size:
                 raise NumericError(
                     f"{self._name}: after {steps} steps |A x - b| is {scaled(left, power):.3g}, and "
-                    f"{scaled(goal, power):.3g} is wanted: {self._why(xp, b, x, left, steps)}"
+                    f"{scaled(goal, power):.3g} is wanted: {self._why(xp, b, x, left, steps, power)}"
                 )
             x = scaled(x, power)
         if power > 0 and not xp.isfinite(x).all():
@@ -215,10 +216,6 @@ class _Given:
             )
         found = from_dlpack(x) if self.device else asarray(np.asarray(x))
         return IterativeResult(found, steps, left / size if size else 0.0)
-
-    def _wide(self, x: Any, power: int) -> Any:
-        """A vector in what is computed in, where it is to be scaled; whole numbers have no small ones."""
-        return x.astype(self._dtype) if power else x
 
     def _cycles(self, kept: int) -> list[tuple[int, int]]:
         """Vectors of a cycle, and how many cycles: at most so many steps as are wanted in all."""
@@ -250,7 +247,7 @@ class _Given:
             x = b * np.nan
         return x, steps
 
-    def _why(self, xp: Any, b: Any, x: Any, left: float, steps: int) -> str:
+    def _why(self, xp: Any, b: Any, x: Any, left: float, steps: int, power: int) -> str:
         """What can be seen of why steps did not suffice, and the way out."""
         for argument, one in (("a", self._a), ("preconditioner", self._before)):
             if one is None:
@@ -259,6 +256,10 @@ class _Given:
                 return f"{argument} gives NaN or infinity for finite vectors; give finite numbers"
             if not made.any() and argument != "a":
                 return "the preconditioner gives 0 for b; give one that can be inverted, or none"
+        if self._start is not None and not np.isfinite(left):
+            first = scaled(self._start.astype(self._dtype, copy=False), -power)
+            if not bool(xp.isfinite(xp.vdot(far := self._a @ first - b, far))):
+                return "|A x - b| of x0 has a square beyond the range of numbers: leave x0 out"
         if self._name == "cg":
             if wrong := self._not_symmetric():
                 return f"{wrong}: use gmres, or md.linalg.solve"
