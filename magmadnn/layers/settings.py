@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
@@ -45,7 +46,18 @@ class KeepsSettings(ExplainsAttributes):
                 self._refuse(name, held[name], "set")
             if name in _STAYS_OPEN:
                 self._check_open(name, value)
+        elif type(value) in _SETTLED and value._keeper is not self:  # of another layer
+            value = dict(value) if isinstance(value, dict) else list(value)
         object.__setattr__(self, name, value)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """What a copy is made of; arrays in it can be written again."""
+        vars(self).update(state)
+        if state.get("_settled_once"):
+            names = self._names()
+            for name, value in state.items():
+                if name in names and isinstance(value, _CHANGING):
+                    _lock(value)
 
     def __delattr__(self, name: str) -> None:
         held = vars(self)
@@ -132,6 +144,15 @@ _STAYS_OPEN: Final = ("name", "trainable")
 _OWN: Final = ("_own", "_beside", "_parent")  # of the base, which it changes itself
 _CHANGING: Final = (list, dict, tuple, np.ndarray)
 _SETTLED: Final = (FixedList, FixedDict)
+
+
+def _lock(value: Any) -> None:
+    """Let arrays in a setting not be written to."""
+    if type(value) is np.ndarray:
+        value.flags.writeable = False
+    elif isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            _lock(one)
 
 
 def _holds_parts(value: Any) -> bool:

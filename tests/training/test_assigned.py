@@ -384,3 +384,38 @@ def test_a_class_derived_from_a_callback_is_told_what_it_cannot_set(
 
     with pytest.raises(FrozenError, match=rf"Mine: {name} cannot be set, a {base.__name__} tells"):
         Mine()
+
+
+class _Holder(L.Layer):
+    held: Any
+
+    def forward(self, x: Any) -> Any:
+        return x * 1.0
+
+
+def test_a_list_of_another_layer_becomes_ones_own() -> None:
+    """A new layer could not change it, and the error named the other layer."""
+    x = L.Input((3,))
+    for held, more in (([1, 2], lambda h: h.append(3)), ({"a": 1}, lambda h: h.update(b=2))):
+        first = _Holder(held)
+        first(x)
+        second = _Holder(first.held)
+        more(second.held)
+        assert len(first.held) + 1 == len(second.held)
+        second(x)
+        with pytest.raises(FrozenError, match="held cannot be changed in place"):
+            more(second.held)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_arrays_among_the_settings_of_a_copy_cannot_be_written_either(
+    copied: Callable[[Any], Any],
+) -> None:
+    values = np.arange(3, dtype=np.float32)
+    layer = _Holder([values, {"a": (values,)}])
+    layer(L.Input((3,)))
+    (first, second) = copied(layer).held
+    for one in (first, second["a"][0]):
+        with pytest.raises(ValueError, match="read-only"):
+            one[0] = 5
+    assert values.flags.writeable
