@@ -179,10 +179,11 @@ def node_of(value: Any) -> Node | None:
 
 
 def constant(value: Any) -> Node:
-    """A node that holds a copy of an array."""
+    """A node that holds a copy of an array, in this machine's order of bytes."""
     array = np.array(value)
+    array = array.astype(as_dtype(array.dtype), copy=False)  # kernels read the bytes as they lie
     array.flags.writeable = False
-    return Node(CONSTANT, (), Spec(array.shape, as_dtype(array.dtype)), value=array)
+    return Node(CONSTANT, (), Spec(array.shape, array.dtype), value=array)
 
 
 def variable(name: object, spec: Spec, storage: Storage) -> Node:

@@ -108,6 +108,19 @@ def test_large_arrays_are_read_where_they_lie_now() -> None:
         np.testing.assert_array_equal(y.eval({x: fed}).read(), fed * 2)
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">i4"])
+def test_constants_of_the_other_order_of_bytes_are_the_numbers_that_they_hold(dtype: str) -> None:
+    a = np.arange(1, 36).reshape(7, 5).astype(dtype)
+    h = md.variable("h", np.zeros(5, a.dtype.newbyteorder("=")))
+    total, _ = md.scan(lambda h, x: (h + x, ()), h, a)
+    np.testing.assert_array_equal(total.eval().read(), a.sum(axis=0))
+    assert (h * a).node.inputs[1].value.dtype.isnative
+    model = md.Model([md.layers.Input((5,)), md.layers.Dense(3)])
+    if a.dtype.kind == "f":
+        native = a.astype(np.float32)
+        np.testing.assert_allclose(model(a).eval().read(), model.predict(native), rtol=1e-5)
+
+
 def test_what_was_fed_when_an_interruption_came_is_read_next_time() -> None:
     class Interrupted(list):
         def __iter__(self):
