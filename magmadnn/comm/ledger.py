@@ -65,10 +65,10 @@ def _parsed(text: bytes) -> tuple[Call, dict[str, int]]:
 def _is_stopped(process: int) -> bool:
     """Whether a process of this machine is stopped, by a signal (T) or a debugger (t)."""
     try:
-        text = Path(f"/proc/{process}/stat").read_text()
+        line = Path(f"/proc/{process}/stat").read_bytes()  # its name may be no text
     except OSError:  # it has ended, or there is no /proc
         return False
-    return text.rpartition(")")[2].split()[0] in "Tt"  # the name before may hold anything
+    return line.rpartition(b")")[2].split()[0] in (b"T", b"t")  # the name may hold parentheses
 
 
 class Ledger:

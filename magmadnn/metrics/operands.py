@@ -14,6 +14,7 @@ from magmadnn.graph.node import node_of
 from magmadnn.graph.signature import shape_text
 from magmadnn.losses.loss import Outputs, check_width, with_shape
 from magmadnn.memory.dtypes import is_floating
+from magmadnn.tensor import Tensor
 
 
 def numbers(name: str, predictions: Any, targets: Any) -> tuple[Any, Any]:
@@ -98,13 +99,21 @@ def class_numbers(
     return predicted, ops.cast(ops.reshape(targets, shape[:-1]), "int64"), shape[-1]
 
 
+def _known(value: Any) -> Any:
+    """The values that are to be looked at, on the host; None of what is computed later."""
+    if isinstance(value, Tensor):
+        return value.read()
+    return value if isinstance(value, np.ndarray) else None
+
+
 def _check_shares(name: str, targets: Any) -> None:
     """Look whether targets for classes, where they are known, say of each place which one is true.
 
     Raises:
         DataError: if several are, or none.
     """
-    if isinstance(targets, np.ndarray) and (where := first_not_shares(targets)) is not None:
+    targets = _known(targets)
+    if targets is not None and (where := first_not_shares(targets)) is not None:
         raise DataError(
             f"{name}: {place(where)} of the targets is {shown(targets[where].tolist(), 200)}, expected one "
             f'class of {targets.shape[-1]}; for labels, each true or not, say outputs="labels"'
@@ -117,7 +126,8 @@ def _check_classes(name: str, targets: Any, classes: Any) -> None:
     Raises:
         DataError: if one is not.
     """
-    if isinstance(targets, np.ndarray) and isinstance(classes, int):
+    targets = _known(targets)
+    if targets is not None and isinstance(classes, int):
         outside = (targets < 0) | (targets >= classes)
         if outside.any():
             where = tuple(np.argwhere(outside)[0].tolist())
@@ -133,7 +143,8 @@ def _check_bits(name: str, targets: Any, outputs: Outputs | None) -> None:
     Raises:
         DataError: if one does not.
     """
-    if not isinstance(targets, np.ndarray) or targets.dtype == np.bool_:
+    targets = _known(targets)
+    if targets is None or targets.dtype == np.bool_:
         return
     if outputs is not None and outputs.least > 0:  # probabilities, of which the likelier counts
         words, right = "0 and 1, or probabilities", (targets >= 0) & (targets <= 1)
@@ -167,7 +178,8 @@ def weights_like(name: str, weights: Any | None, values: Any) -> Any:
     if weights is None:
         return ones(shape)
     weights = ops.cast(_reshaped(name, "weights", with_shape(weights), shape[:1]), "float64")
-    if isinstance(weights, np.ndarray) and not ((weights >= 0) & (weights < np.inf)).all():
+    seen = _known(weights)
+    if seen is not None and not ((seen >= 0) & (seen < np.inf)).all():
         raise DataError(f"{name}: weights must be finite and not negative")
     column = ops.reshape(weights, (shape[0], *(1 for _ in shape[1:])))
     return ops.broadcast_to(column, shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -86,20 +87,29 @@ def test_a_rank_that_is_gone(ranks: list[Ledger], state: bytes, how: str) -> Non
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system says so in /proc")
 def test_a_stopped_rank_is_named(
-    ranks: list[Ledger], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ranks: list[Ledger],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     """Which the ledger shows as one that waits, and others would wait for without a word."""
+    program = (
+        os.fsencode(tmp_path) + b"/s) T \xc3"
+    )  # the system's name of a process is cut by bytes
+    shutil.copy(shutil.which("sleep") or "", program)
     engine = object.__new__(MpiEngine)  # without MPI
     engine._ledger, engine._members = ranks[0], MEMBERS
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["sleep", "60"], executable=program) as other:
         monkeypatch.setattr(os, "getpid", lambda: other.pid)
-        ranks[1].enter(barrier(4))
-        assert not engine._notice_stopped(barrier(4), 1.2)
-        other.send_signal(signal.SIGSTOP)
-        until = time.monotonic() + 10
-        while not engine._notice_stopped(barrier(4), 1.2) and time.monotonic() < until:
-            time.sleep(0.01)
-        other.kill()
+        try:
+            ranks[1].enter(barrier(4))
+            assert not engine._notice_stopped(barrier(4), 1.2)
+            other.send_signal(signal.SIGSTOP)
+            until = time.monotonic() + 10
+            while not engine._notice_stopped(barrier(4), 1.2) and time.monotonic() < until:
+                time.sleep(0.01)
+        finally:
+            other.kill()
     assert capsys.readouterr().err == (
         "magmadnn: rank 0 has waited 1 s in barrier at a.py:1, and rank 1 is stopped (SIGSTOP, Ctrl-Z, a "
         f"debugger): kill -CONT {other.pid} lets it go on; its last call was barrier at a.py:1\n"

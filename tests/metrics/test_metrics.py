@@ -22,7 +22,7 @@ from magmadnn.errors import (
     ShapeError,
     UnknownNameError,
 )
-from magmadnn.tensor import placeholder
+from magmadnn.tensor import asarray, placeholder
 from magmadnn.training.model.plain.codec import Custom, decode, encode
 from tests.mistakes import error_of
 
@@ -409,6 +409,10 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
       "the predictions")),
     ("class below", lambda: metrics.Accuracy()(SCORES, LABELS - 1), DataError,
      f"accuracy: row {LABELS.tolist().index(0)} of the targets has the class -1, outside "),
+    ("class in a Tensor", lambda: metrics.Accuracy()(asarray(SCORES), asarray(LABELS - 1)), DataError,
+     f"accuracy: row {LABELS.tolist().index(0)} of the targets has the class -1, outside "),
+    ("weights in a Tensor", lambda: metrics.F1()(SCORES, LABELS, asarray(WEIGHTS - 1)), DataError,
+     "f1: weights must be finite and not negative"),
     ("label", lambda: metrics.Accuracy()(LOGITS, 2 * BITS), DataError,
      (f"accuracy: row {BITS.tolist().index(1)} of the targets is 2, expected 0 and 1, or -1 and 1, of "
       "labels, each true or not; of classes, predictions have an axis of them")),
