@@ -81,7 +81,7 @@ def refuse_masked(what: str, value: Any) -> None:
 
 
 def converted(what: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array in a dtype: floating-point numbers in any width, others where their kind stays or is widened.
+    """The array in a dtype: floating-point numbers in any width, integers that fit, others in a wider kind.
 
     Raises:
         DTypeError: if a number would become one of a narrower kind, as 1.5 an integer; begins with `what`.
@@ -91,8 +91,9 @@ def converted(what: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[A
     if array.dtype == dtype:
         return array
     floats = is_floating(array.dtype) and is_floating(dtype)
+    integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # whose values are looked at below
     loses_imaginary = is_complex(array.dtype) and not is_complex(dtype)
-    if loses_imaginary or not (floats or np.can_cast(array.dtype, dtype, "same_kind")):
+    if loses_imaginary or not (floats or integers or np.can_cast(array.dtype, dtype, "same_kind")):
         raise DTypeError(f"{what}: expected {dtype.name}, got {array.dtype}; cast it")
     with np.errstate(over="ignore"):
         made = array.astype(dtype)

@@ -41,6 +41,7 @@ def test_calls_give_equal_bits_and_compile_once() -> None:
         ("bfloat16", [1j, 2], DTypeError, "variable v: expected bfloat16, got complex128; cast it"),
         ("int32", [1.5, 2], DTypeError, "variable v: expected int32, got float64; cast it"),
         ("int32", [2**40, 2], DataError, "variable v: 1099511627776 does not fit into int32"),
+        ("uint8", [-1, 2], DataError, "variable v: -1 does not fit into uint8"),
         ("float32", ["1", "2"], DTypeError, "variable v: expected float32, got <U1; cast it"),
         ("float32", [[1], [2, 3]], ShapeError, "a list of 2 does not make an array: its parts"),
     ],
