@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from magmadnn import optim
 from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.layers import Input
+from magmadnn.memory.dtypes import refuse_masked
 from magmadnn.models import MLP, Preset
 from magmadnn.models.network import rows_of_batch
 from magmadnn.models.perceptron import mlp_layers
@@ -245,6 +246,8 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
     ) -> tuple[Array, Array, Floats | None]:
         """Checked rows that count: inputs, targets, and weights if they were given."""
+        for name, value in (("X", X), ("y", y), ("sample_weight", sample_weight)):
+            refuse_masked(name, value)  # scikit-learn's checks take what is under a mask
         x, y = validate_data(
             self, X, y, dtype=(np.float64, np.float32), multi_output=True,
             y_numeric=self._numeric, reset=reset,
@@ -286,6 +289,7 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _raw(self, X: Any) -> Array:
         """The network's outputs for rows X [rows, features]: [rows, outputs]."""
         check_is_fitted(self)
+        refuse_masked("X", X)
         x = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         found: Array = self.model_.predict(self._scaled(x))
         return found

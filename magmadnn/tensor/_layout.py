@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from magmadnn.errors import ArgumentError, IndexOutOfRangeError, ShapeError
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.dtypes import refuse_masked
 
 Array = NDArray[Any]
 
@@ -120,7 +121,8 @@ def indexing(shape: tuple[int, ...]) -> Iterator[None]:
 
 @contextmanager
 def assigning(shape: tuple[int, ...], dtype: np.dtype[Any], value: object) -> Iterator[None]:
-    """Words NumPy's complaints about an index, or about a value that is assigned."""
+    """Words NumPy's complaints about an index, or about a value that is assigned, and refuses masked ones."""
+    refuse_masked("Tensor", value)
     try:
         with indexing(shape):
             yield

@@ -213,3 +213,18 @@ MISTAKES = {
 def test_mistakes(act, error, text: str) -> None:
     with pytest.raises(error, match=text):
         act()
+
+
+def test_masked_elements_are_refused() -> None:
+    """By scikit-learn's checks they would be the numbers under the mask."""
+    x = np.random.default_rng(5).normal(size=(29, 3))
+    y, masked = x[:, 0], np.ma.masked_less(x, -1)
+    known = MagmaRegressor(max_iter=1).fit(np.ma.array(x), y)
+    for call in (
+        lambda: MagmaRegressor(max_iter=1).fit(masked, y),
+        lambda: MagmaRegressor(max_iter=1).fit(x, masked[:, 0]),
+        lambda: MagmaRegressor(max_iter=1).partial_fit(x, y, np.ma.masked_less(abs(y), 0.1)),
+        lambda: known.predict(masked),
+    ):
+        with pytest.raises(DataError, match=r"(X|y|sample_weight): elements are masked: fill them"):
+            call()

@@ -241,6 +241,7 @@ def test_indices_that_are_not_there(kind: Kind, index: Any, text: str) -> None:
         (np.zeros(4), errors.ShapeError, "could not broadcast input array"),
         (2**70, errors.ArgumentError, "cannot assign a int"),
         ("seven", errors.ArgumentError, "cannot assign a str"),
+        (np.ma.masked_less(np.ones(3), 2), errors.DataError, "Tensor: elements are masked"),
         ([[1], [2, 3]], errors.ArgumentError, "cannot assign a list"),
         (float("nan"), errors.ArgumentError, "cannot convert float NaN to integer"),
     ],
