@@ -85,6 +85,32 @@ def test_what_cannot_travel_is_told() -> None:
         assert model.epochs_done == 1
 
 
+def test_masked_data_is_refused_and_numbers_of_numpy_are_numbers() -> None:
+    x, y, weights = (
+        np.ma.masked_less(X, -1),
+        np.ma.masked_equal(Y, 2),
+        np.ma.masked_less(WEIGHTS, 0.1),
+    )
+    with md.workers(0):
+        for given in (
+            {"x": x, "y": Y}, {"x": X, "y": y}, {"x": X, "y": Y, "sample_weight": weights},
+            {"x": X, "y": Y, "validation_data": (X, y)},
+        ):  # fmt: skip
+            for fit in (network().fit, lambda **given: md.fit_many([network()], **given)):
+                with pytest.raises(DataError, match="elements are masked"):
+                    fit(**given, verbose=False)
+        given = {"batch_size": np.int64(16), "epochs": np.int32(2), "accumulate": np.int8(2)}
+        model = network()
+        model.fit(
+            X,
+            Y,
+            class_weight={np.int64(k): np.float32(1) for k in range(3)},
+            **given,
+            verbose=False,
+        )
+        assert model.epochs_done == 2
+
+
 @pytest.mark.parametrize("callbacks", [[], [md.callbacks.EarlyStopping("loss")]])
 def test_each_worker_says_how_long_it_waited_for_data(callbacks: list[Any]) -> None:
     pytest.importorskip("mpi4py")

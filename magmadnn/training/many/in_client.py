@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError
+from magmadnn.memory.dtypes import refuse_masked
 from magmadnn.optim import Optimizer, Schedule
 from magmadnn.optim.inputs import Settings
 from magmadnn.optim.records import Record, Setting
@@ -44,9 +45,11 @@ class Arrays:
 
         Raises:
             ArgumentError: if something in it is no array.
+            DataError: if elements are masked.
         """
         if value is None:
             return None
+        refuse_masked("fit", value)
         if isinstance(value, Mapping):
             return {"dict": {str(name): self.numbered(one) for name, one in value.items()}}
         if isinstance(value, (list, tuple)) and any(np.ndim(one) for one in value):

@@ -84,13 +84,15 @@ def fit_on_workers(
         "values": held.numbered(model.values()), "state": held.numbered(state),
         "x": held.numbered(x), "y": held.numbered(y), "weights": held.numbered(sample_weight),
         "validation": held.numbered(validation_data),
-        "class_weight": class_weight if class_weight in (None, "balanced") else list(class_weight.items()),
+        "class_weight": class_weight if class_weight in (None, "balanced")
+        else [(_plain(key), _plain(one)) for key, one in class_weight.items()],
         "saving": saving,
         "way": None if way is None else way.record(),
         "options": {
-            "batch_size": batch_size, "epochs": epochs, "initial_epoch": initial_epoch,
-            "validation_split": validation_split, "shuffle": shuffle, "augment": augment,
-            "accumulate": accumulate, "memory_limit": checked_limit("fit", memory_limit),
+            "batch_size": _plain(batch_size), "epochs": _plain(epochs),
+            "initial_epoch": _plain(initial_epoch), "validation_split": _plain(validation_split),
+            "shuffle": _plain(shuffle), "augment": augment, "accumulate": _plain(accumulate),
+            "memory_limit": checked_limit("fit", memory_limit),
         },
     }  # fmt: skip
 
@@ -217,6 +219,11 @@ def _prepared(arguments: dict[str, Any], arrays: list[Any]) -> tuple[Model, dict
         "validation_data": given.value(arguments["validation"]),
         "class_weight": dict(weight) if isinstance(weight, list) else weight,
     }
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as Python's, which JSON has."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _refuse(model: Model, y: Any, batch_size: Any, augment: Any, callbacks: Sequence[Any]) -> None:
