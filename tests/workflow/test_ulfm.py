@@ -83,7 +83,7 @@ def here(ctx):
 """
 
 
-def found(path: Path, seconds: float = 30) -> str:
+def found(path: Path, seconds: float = 120) -> str:
     end = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < end, path

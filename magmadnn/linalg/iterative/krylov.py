@@ -43,7 +43,7 @@ def cg(
         b: [n]; where it is a Tensor in a GPU's memory CuPy computes there, and x lies there.
         x0: [n], where to begin; 0 without.
         rtol: steps end at `|A x - b| <= max(rtol |b|, atol)`; below 1.
-        atol: as above. Both together must not ask for less than rounding leaves, 4 eps |b|.
+        atol: as above. Both together must not ask for less than rounding leaves, `4 eps |b|`.
         maxiter: most steps; 10 n without.
         preconditioner: [n, n], near A^-1, as `a`.
 
