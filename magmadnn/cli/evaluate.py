@@ -16,7 +16,7 @@ from .console import Console
 from .report_page.page import PAGE, check_report, write_report
 from .runs.outputs import check_new, check_place, write_json
 from .runs.results import say_result
-from .runs.run_rows import SPLITS, is_data_of_run, loader_of, rows_of_run
+from .runs.run_rows import SPLITS, loader_of, note_on_rows, rows_of_run
 from .runs.trained import open_trained, rows_for
 from .runs.units import Array, figures
 
@@ -112,11 +112,8 @@ def _of_data(
     say(rows.description)
     for remark in rows.notes:
         say(f"note: {remark}")
-    if not rows.is_test_set and is_data_of_run(arguments.folder, arguments.data):
-        say(
-            f"note: the run was trained on rows of {arguments.data}, so these figures are too good; "
-            "--split test has those of the rows that it did not see"
-        )
+    if not rows.is_test_set and (note := note_on_rows(arguments.folder, arguments.data)):
+        say(f"note: {note}")
     file = Path(arguments.data)
     name = (file.with_suffix("") if file.suffix in (".gz", ".xz", ".bz2") else file).stem
     prepared = (rows.x, rows.y, rows.raw_target)

@@ -49,7 +49,7 @@ def test_each_split_is_the_rows_that_the_run_kept_for_it(command: Any, tmp_path:
     assert sum(part["rows"] for part in found.values()) == len(values)
     total = sum(f["rows"] * f[f"{name}_rmse"] ** 2 for name, f in found.items())
     done = command("evaluate", "run", "--data", "./t.csv", "--json", "all.json")
-    assert done.code == 0 and "note: the run was trained on rows of ./t.csv" in done.out
+    assert done.code == 0 and "note: the network was trained on rows of ./t.csv" in done.out
     whole = figures("all.json")
     assert whole["evaluated"] == "t" and whole["rows"] == len(values)
     # float64 sums of errors of float32 predictions of order 1, twice

@@ -48,6 +48,7 @@ def test_a_search_leaves_table_network_and_result(command, soils, space, tmp_pat
     assert [layer.units for layer in dense[:-1]] == [best["units"]] * best["layers"]
     evaluated = command("evaluate", "study", "--data", soils)
     assert (evaluated.code, evaluated.err) == (0, "")
+    assert "so these figures are too good" in evaluated.out and "--split" not in evaluated.out
     again = command("search", "mlp", "--data", soils, "--space", space, *QUICK)
     assert again.code == 2 and "give another --out, or go on with the search" in again.err
 

@@ -175,10 +175,16 @@ def rows_of_run(folder: str, split: str, source: str | None, loader: Loader) -> 
     return RunRows(f"{source}: the {len(x):,} {split} rows of the run in {folder}", x, y, files)
 
 
-def is_data_of_run(folder: str, source: str) -> bool:
-    """Whether `source` is the file or folder that the run was trained on; a copy of it is not found."""
+def note_on_rows(folder: str, source: str) -> str | None:
+    """What is said where `source` is what the run, or search, was trained on; a copy of it is not found."""
     if not (expanded(folder) / RUN).is_file():
-        return False
-    settings = Settings.from_record(read_run(expanded(folder)), folder)
+        return None
+    record = read_run(expanded(folder))
+    settings = Settings.from_record(record.get("training", record), folder)
     own = expanded(settings.data_folder or settings.data)
-    return is_there(own) and own.resolve() == expanded(source).resolve()
+    if not is_there(own) or own.resolve() != expanded(source).resolve():
+        return None
+    note = f"the network was trained on rows of {source}, so these figures are too good"
+    if "training" in record:  # of a search, whose rows --split does not know
+        return note
+    return f"{note}; --split test has those of the rows that it did not see"
