@@ -215,6 +215,7 @@ class Matrix:
         if isinstance(value, Matrix):
             refuse_complex("assign", value.dtype, self.dtype)
         elif np.ndim(value):
+            refuse_complex("assign", np.asanyarray(value).dtype, self.dtype)
             value = self._session.array(value, dtype=self.dtype)
         else:
             value = fitting("assign", value, self.dtype)
