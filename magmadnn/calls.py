@@ -322,7 +322,7 @@ class Unchanging:
     text: str
 
     def check_change(self, name: str) -> None:
-        """Raise FrozenError."""
+        """Raise FrozenError with this text, whatever `name` is: nothing of it may be changed."""
         raise FrozenError(self.text)
 
 
@@ -343,7 +343,7 @@ class FixedList(list[T]):
 
 
 class FixedDict(dict[str, T]):
-    """The same of a dict."""
+    """A dict whose keeper refuses changes in place, which would change nothing else; a copy is one's own."""
 
     __slots__ = ("_keeper", "_name")
 

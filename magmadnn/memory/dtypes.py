@@ -65,6 +65,11 @@ def limits_of(dtype: Any) -> Any:
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
+def in_own_order(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in this machine's order of bytes; a copy only where it has the other one."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def refuse_masked(what: str, value: Any) -> None:
     """Look whether an array leaves elements out: NumPy's own functions would take what is under the mask.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from magmadnn.comm.arrays import as_bytes, dtype_of, sendable
 from magmadnn.errors import DataError
-from magmadnn.memory.dtypes import refuse_masked
+from magmadnn.memory.dtypes import in_own_order, refuse_masked
 
 _HEAD: Final = struct.Struct("!IQ")
 Record = dict[str, Any]
@@ -49,10 +49,7 @@ def sendable_array(value: Any) -> Any:
         DataError: if elements are masked.
     """
     refuse_masked("workers", value)
-    array = np.asarray(value, order="C")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return sendable(array, "workers")
+    return sendable(in_own_order(np.asarray(value, order="C")), "workers")
 
 
 def send(connection: socket.socket, buffers: Sequence[Any]) -> None:

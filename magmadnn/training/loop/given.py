@@ -37,7 +37,7 @@ from magmadnn.errors import (
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Hinge
-from magmadnn.memory.dtypes import is_floating, refuse_masked
+from magmadnn.memory.dtypes import in_own_order, is_floating, refuse_masked
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
 from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.unchanging import Noted
@@ -245,8 +245,8 @@ def placed(value: Any, device: int | None, in_order: bool = False) -> Array:
     One of the other order of bytes is converted, as kernels go by the name of a dtype; mapped files are when
     rows are read.
     """
-    if isinstance(value, np.ndarray) and not (value.dtype.isnative or is_mapped(value)):
-        value = value.astype(value.dtype.newbyteorder("="))
+    if isinstance(value, np.ndarray) and not is_mapped(value):
+        value = in_own_order(value)
     if isinstance(value, OnDemand) or (device is None and isinstance(value, np.ndarray)):
         made: Any = value
         return made  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import DataError, DTypeError, quoted
+from magmadnn.memory.dtypes import refuse_masked
 
 Packed = tuple[bytes, Any]
 """Words about the data, and the data as something with a buffer."""
@@ -29,10 +30,7 @@ def pack(value: Any) -> Packed:
     if isinstance(value, bytes | bytearray | memoryview):
         raw = memoryview(value)
         return b"b", raw.cast("B") if raw.c_contiguous else memoryview(raw.tobytes())
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise DataError(
-            "put: elements are masked: fill them, or put the mask in an array of its own"
-        )
+    refuse_masked("put", value)
     kind = "a"
     if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
         value, kind = value.get(), "c"
